@@ -1,0 +1,1 @@
+"""Data: packed datasets, padding-free batches, and the boundaries between sequences."""

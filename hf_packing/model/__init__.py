@@ -1,0 +1,1 @@
+"""Model: packed attention, what a model needs, and the proof that nothing leaks."""

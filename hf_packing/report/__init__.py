@@ -1,0 +1,1 @@
+"""Reports: what padding costs and what packing saves."""

@@ -1,0 +1,1 @@
+"""Training: normalisation, trainers, metrics."""
