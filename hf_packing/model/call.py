@@ -1,4 +1,4 @@
-"""One attention call: what it asks for (`Options`), and the facts that decide which kernel runs it (`AttentionCall`)."""
+"""One attention call: what it asks for (`Options`), and the facts that decide who runs it (`AttentionCall`)."""
 
 from __future__ import annotations
 

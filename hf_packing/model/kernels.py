@@ -43,7 +43,7 @@ _forced: str | None = None
 def use_flash_kernel(kernel: Any) -> None:
     """Let packed_varlen run this FlashAttention: a module with `flash_attn_varlen_func`, or that function itself.
 
-    None takes it back. Hub kernels are downloaded by whoever asks for them, so nothing is fetched behind the user's back:
+    None takes it back. Hub kernels are downloaded by whoever asks for them, nothing is fetched here:
     `use_flash_kernel(kernels.get_kernel("kernels-community/flash-attn2"))`.
     """
     global _given_flash
