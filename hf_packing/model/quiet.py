@@ -21,7 +21,7 @@ __all__ = ["quiet"]
 NOISE = re.compile(r"drop|jitter|noise")
 
 BUFFER_LIMIT = 16 * 2**20
-"""Bytes up to which a buffer is copied; larger ones (quantised weights kept as buffers) are never written by a forward."""
+"""Bytes up to which a buffer is copied; larger ones are quantised weights, which no forward writes to."""
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -84,7 +84,7 @@ def quiet(model: torch.nn.Module, *, freeze: bool) -> Iterator[None]:
     """Training mode without randomness; everything is put back at the end, also after an error.
 
     Args:
-        freeze (`bool`): parameters need no gradient inside, so that a backward pass reaches inputs only and costs half.
+        freeze (`bool`): parameters need no gradient inside: a backward pass reaches inputs only and costs half.
             Not for sharded parameters, whose flat storage must keep its flags.
     """
     modules = list(model.modules())

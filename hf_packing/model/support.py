@@ -1,4 +1,4 @@
-"""What a loaded model needs to be trained on packs, and what it cannot do: read off the model, not off a list of names.
+"""What a loaded model needs to be trained on packs, and what it cannot do: read off the model, not off its name.
 
 `inspect_model` runs nothing and costs milliseconds; it says what to try. Whether that isolates is proved by
 `check_isolation`.
@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import torch
+from transformers import PreTrainedModel
 
 from .attention import NAME
 from .call import AttentionCall
@@ -99,7 +100,7 @@ def _masks_read_positions(module_name: str) -> bool:
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             given = {keyword.arg for keyword in node.keywords}
-            if re.fullmatch(r"create_\w*mask\w*", name) and "position_ids" in given:
+            if "mask" in name and {"inputs_embeds", "position_ids"} <= given:
                 return True
         if isinstance(node, ast.Dict):
             keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}
@@ -117,7 +118,7 @@ def _reads_positions(model: torch.nn.Module) -> bool:
 def _carries_state(model: torch.nn.Module) -> str | None:
     """Class name of the first module that carries a state, or None."""
     for module in _text_modules(model):
-        if STATEFUL.search(type(module).__name__):
+        if STATEFUL.search(type(module).__name__) and not isinstance(module, PreTrainedModel):
             return type(module).__name__
         if isinstance(module, torch.nn.Conv1d) and module.kernel_size[0] > 1:
             return f"Conv1d of width {module.kernel_size[0]}"
@@ -207,7 +208,9 @@ def inspect_model(model: torch.nn.Module) -> ModelSupport:
     inner = inner_model(model)
     if inner is None:
         reason = f"{type(model).__name__} holds no Transformers model: only the proof can tell what it does."
-        return ModelSupport(attention="unknown", kernel="unknown", boundaries="explicit", layout="rows", reasons=(reason,))
+        return ModelSupport(
+            attention="unknown", kernel="unknown", boundaries="explicit", layout="rows", reasons=(reason,)
+        )
     text = inner.config.get_text_config()
     attention = text._attn_implementation or "eager"
     dense = attention in DENSE
