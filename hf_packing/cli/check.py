@@ -83,9 +83,7 @@ def _load(args: argparse.Namespace, attention: str) -> Any:
         config = AutoConfig.from_pretrained(args.model, **options)
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     else:
-        model = AutoModelForCausalLM.from_pretrained(
-            args.model, attn_implementation=attention, dtype=dtype, **options
-        )
+        model = AutoModelForCausalLM.from_pretrained(args.model, attn_implementation=attention, dtype=dtype, **options)
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     return model.to(device).eval()
 
