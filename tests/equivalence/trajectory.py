@@ -1,4 +1,4 @@
-"""One set of sequences, trained the plain way: one sequence at a time, gradients added up. Everything else must equal it.
+"""One set of sequences, trained the plain way, one at a time with gradients added up: everything else must equal it.
 
 The optimizer is SGD and every step sees the whole set, so a trajectory is a list of (loss, gradient) that depends on
 nothing but the definition of the loss.
