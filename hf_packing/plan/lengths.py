@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from ..errors import PackingError
 
@@ -134,8 +135,6 @@ def sort_by_length(sizes: IntArray) -> IntArray:
     largest = int(sizes.max()) if sizes.size else 0
     if sizes.size >= np.iinfo(np.int32).max or largest > max(4 * sizes.size, 1 << 20):
         return np.argsort(sizes, kind="stable")
-    from scipy.sparse import csr_array  # deferred: a quarter of a second of import that small plans need not pay
-
     # A row-compressed matrix with one entry a row, in column `size`, turned into its column-compressed form: SciPy
     # does this by counting, and it lists the rows of a column in order. Three times the speed of NumPy's radix sort.
     firsts = np.arange(sizes.size + 1, dtype=np.int32)

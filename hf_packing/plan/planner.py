@@ -13,6 +13,7 @@ from .bounds import BoundCertificate, simple_bound
 from .histogram import best_fit_decreasing
 from .ledger import TokenLedger
 from .lengths import IntArray, check_lengths, histogram, occupied_slots
+from .optimal import AUTO_STEPS, OPTIMAL_STEPS, pack_tightly
 from .pieces import CountTargets, Pieces, cut_overflow, drop_without_targets, whole_sequences
 from .plan import PackPlan
 from .policy import Strategy, parse_overflow, parse_strategy
@@ -115,12 +116,17 @@ def _place(
         inside, alone = np.flatnonzero(~pieces.oversize), np.flatnonzero(pieces.oversize)
         fitting = slots[inside]
     counted = histogram(fitting)
-    proof = simple_bound(counted, settings.max_length, settings.max_sequences, own_packs=alone.size)
+    simple = simple_bound(counted, settings.max_length, settings.max_sequences, own_packs=alone.size)
     if settings.strategy is Strategy.SEQUENTIAL:
-        return next_fit(slots, settings.max_length, settings.max_sequences), proof
+        return next_fit(slots, settings.max_length, settings.max_sequences), simple
     if settings.strategy is Strategy.STREAM:
-        return _stream(slots, pieces.oversize, settings), proof
-    table = best_fit_decreasing(counted, settings.max_length, settings.max_sequences)
+        return _stream(slots, pieces.oversize, settings), simple
+    if settings.strategy is Strategy.BFD:
+        table, proof = best_fit_decreasing(counted, settings.max_length, settings.max_sequences), simple
+    else:
+        steps = AUTO_STEPS if settings.strategy is Strategy.AUTO else OPTIMAL_STEPS
+        table, proof = pack_tightly(counted, settings.max_length, settings.max_sequences, steps)
+        proof = replace(proof, own_packs=alone.size)
     arrangement = arrange_table(table, counted, fitting, rng)
     if inside is not None:
         arrangement = replace(arrangement, pieces=inside[arrangement.pieces]).followed_by_singles(alone)
