@@ -18,6 +18,7 @@ __all__ = [
     "check_lengths",
     "fill",
     "histogram",
+    "occupied_slots",
     "padded_slots",
     "padding_waste",
     "row_blocks",
@@ -141,6 +142,19 @@ def sort_by_length(sizes: IntArray) -> IntArray:
     entries = np.ones(sizes.size, dtype=np.int8)
     matrix = csr_array((entries, sizes.astype(np.int32, copy=False), firsts), shape=(sizes.size, largest + 1))
     return matrix.tocsc().indices
+
+
+def occupied_slots(lengths: IntArray, multiple_of: int) -> IntArray:
+    """Slots that sequences occupy when each is filled up to a multiple.
+
+    Example:
+
+        >>> occupied_slots(np.array([5, 8]), 4).tolist()
+        [8, 8]
+    """
+    if multiple_of == 1:
+        return lengths
+    return -(-lengths.astype(np.int64) // multiple_of) * multiple_of
 
 
 def fill(lengths: IntArray, slots: int) -> float:

@@ -16,7 +16,7 @@ from .lengths import IntArray
 from .policy import Overflow
 
 
-__all__ = ["CountTargets", "Pieces", "cut_overflow", "drop_without_targets"]
+__all__ = ["CountTargets", "Pieces", "cut_overflow", "drop_without_targets", "targets_mask", "whole_sequences"]
 
 CountTargets = Callable[[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], ArrayLike]
 
@@ -63,6 +63,16 @@ class Pieces:
         )
 
 
+def whole_sequences(lengths: IntArray) -> Pieces:
+    """`[N]` lengths as one piece each, empty sequences left out."""
+    tokens_in = int(lengths.sum(dtype=np.int64))
+    pieces = Pieces(lengths=lengths, ids=None, starts=None, sequences_in=lengths.size, tokens_in=tokens_in)
+    if not lengths.size or lengths.min() > 0:
+        return pieces
+    pieces = pieces.select(lengths > 0)
+    return replace(pieces, sequences_empty=lengths.size - pieces.lengths.size)
+
+
 def cut_overflow(lengths: IntArray, max_length: int, overflow: Overflow) -> Pieces:
     """Applies the overflow policy to `[N]` lengths and leaves empty sequences out.
 
@@ -75,16 +85,8 @@ def cut_overflow(lengths: IntArray, max_length: int, overflow: Overflow) -> Piec
         >>> pieces.lengths.tolist(), pieces.starts.tolist(), pieces.ids.tolist()
         ([8, 8, 5], [0, 8, 16], [0, 0, 0])
     """
-    tokens_in = int(lengths.sum(dtype=np.int64))
-    pieces = Pieces(lengths=lengths, ids=None, starts=None, sequences_in=lengths.size, tokens_in=tokens_in)
-    if not lengths.size:
-        return pieces
-    if lengths.min() == 0:
-        pieces = pieces.select(lengths > 0)
-        pieces = replace(pieces, sequences_empty=lengths.size - pieces.lengths.size)
-        if not pieces.lengths.size:
-            return pieces
-    if pieces.lengths.max() <= max_length:
+    pieces = whole_sequences(lengths)
+    if not pieces.lengths.size or pieces.lengths.max() <= max_length:
         return pieces
     if overflow is Overflow.ERROR:
         raise _too_long(lengths, max_length)
@@ -171,26 +173,32 @@ def drop_without_targets(pieces: Pieces, count_targets: CountTargets | None) -> 
         >>> kept.ids.tolist(), kept.starts.tolist(), kept.tokens_dropped, kept.sequences_dropped
         ([0], [4], 7, 1)
     """
-    if count_targets is None or not pieces.lengths.size:
+    keep = targets_mask(pieces, count_targets)
+    if keep is None:
         return pieces
+    ids = pieces.id_of(np.arange(keep.size))
+    # Pieces of a sequence are neighbours, so the number of sequences is the number of changes of the id.
+    return replace(
+        pieces.select(keep),
+        sequences_dropped=pieces.sequences_dropped + _distinct(ids) - _distinct(ids[keep]),
+        tokens_dropped=pieces.tokens_dropped + int(pieces.lengths[~keep].sum(dtype=np.int64)),
+    )
+
+
+def targets_mask(pieces: Pieces, count_targets: CountTargets | None) -> NDArray[np.bool_] | None:
+    """`[M]`: which pieces have a target; None when all have, or when nobody counts."""
+    if count_targets is None or not pieces.lengths.size:
+        return None
     numbers = np.arange(pieces.lengths.size)
-    ids, lengths = pieces.id_of(numbers), pieces.lengths.astype(np.int64)
-    targets = np.asarray(count_targets(ids, pieces.start_of(numbers), lengths))
+    lengths = pieces.lengths.astype(np.int64)
+    targets = np.asarray(count_targets(pieces.id_of(numbers), pieces.start_of(numbers), lengths))
     if targets.shape != lengths.shape:
         raise PackingError(
             f"count_targets returned shape {targets.shape} for {lengths.size} pieces; return one count a piece, "
             f"shape ({lengths.size},)."
         )
     keep = targets > 0
-    if keep.all():
-        return pieces
-    kept = pieces.select(keep)
-    # Pieces of a sequence are neighbours, so the number of sequences is the number of changes of the id.
-    return replace(
-        kept,
-        sequences_dropped=pieces.sequences_dropped + _distinct(ids) - _distinct(ids[keep]),
-        tokens_dropped=pieces.tokens_dropped + int(lengths[~keep].sum()),
-    )
+    return None if keep.all() else keep
 
 
 def _distinct(sorted_ids: NDArray[np.int64]) -> int:

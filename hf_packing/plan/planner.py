@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from ..errors import PackingError
 from .arrangement import Arrangement, arrange_table, shuffle_packs
 from .bounds import BoundCertificate, simple_bound
 from .histogram import best_fit_decreasing
 from .ledger import TokenLedger
-from .lengths import IntArray, check_lengths, histogram
-from .pieces import CountTargets, Pieces, cut_overflow, drop_without_targets
+from .lengths import IntArray, check_lengths, histogram, occupied_slots
+from .pieces import CountTargets, Pieces, cut_overflow, drop_without_targets, whole_sequences
 from .plan import PackPlan
 from .policy import Strategy, parse_overflow, parse_strategy
+from .sequential import cut_anywhere, next_fit, wrapped_bound
+from .settings import PlanSettings
+from .stream import StreamPacker, better_method
 
 
 __all__ = ["plan_packs"]
+
+STREAM_BUFFER = 1024
+STREAM_SAMPLE = 8192
 
 
 def plan_packs(
@@ -37,7 +43,7 @@ def plan_packs(
     The same arguments give the same plan on every rank and machine: counts bound the searches, never the clock.
 
     Args:
-        lengths (`[N]`, whole numbers ≥ 0): tokens of each sequence; 10⁷ take about a second.
+        lengths (`[N]`, whole numbers ≥ 0): tokens of each sequence; 10⁷ take less than a second.
         max_length (`int`): slots of a pack.
         strategy (`str` or [`Strategy`], *optional*, defaults to `"bfd"`): how sequences are placed.
         overflow (`str` or [`Overflow`], *optional*, defaults to `"error"`): what happens to longer sequences;
@@ -65,81 +71,84 @@ def plan_packs(
         >>> plan.fill, plan.lower_bound, plan.gap
         (1.0, 2, 0)
     """
-    placing, policy = parse_strategy(strategy), parse_overflow(overflow)
-    _check_settings(max_length, max_sequences, multiple_of, seed)
+    settings = PlanSettings(
+        max_length=max_length,
+        strategy=parse_strategy(strategy),
+        overflow=parse_overflow(overflow),
+        max_sequences=max_sequences,
+        multiple_of=multiple_of,
+        seed=seed,
+    )
     given = check_lengths(lengths)
     rng = None if seed is None else np.random.default_rng(seed)
-    pieces = drop_without_targets(cut_overflow(given, max_length, policy), count_targets)
-    arrangement, proof = _place(pieces, max_length, placing, max_sequences, multiple_of, rng)
+    if settings.strategy is Strategy.WRAPPED:
+        pieces, arrangement = cut_anywhere(whole_sequences(given), settings, count_targets)
+        proof = wrapped_bound(pieces, settings)
+    else:
+        pieces = drop_without_targets(cut_overflow(given, max_length, settings.overflow), count_targets)
+        arrangement, proof = _place(pieces, settings, rng)
     if rng is not None:
         arrangement = shuffle_packs(arrangement, rng)
-    packed_lengths = pieces.lengths[arrangement.pieces].astype(np.int64, copy=False)
     return PackPlan(
         max_length=max_length,
         sequence_ids=pieces.id_of(arrangement.pieces),
         starts=pieces.start_of(arrangement.pieces),
-        lengths=packed_lengths,
+        lengths=pieces.lengths[arrangement.pieces].astype(np.int64, copy=False),
         pack_offsets=arrangement.offsets,
-        ledger=_balance(pieces, arrangement, max_length, multiple_of),
+        ledger=_balance(pieces, arrangement, settings),
         certificate=proof,
         multiple_of=multiple_of,
         max_sequences=max_sequences,
-        strategy=str(placing),
-        overflow=str(policy),
+        strategy=str(settings.strategy),
+        overflow=str(settings.overflow),
     )
 
 
-def _check_settings(max_length: int, max_sequences: int | None, multiple_of: int, seed: int | None) -> None:
-    for name, value in (("max_length", max_length), ("max_sequences", max_sequences), ("multiple_of", multiple_of)):
-        if value is None and name == "max_sequences":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise PackingError(f"{name}={value!r}; it is a whole number of at least 1.")
-    if max_length % multiple_of:
-        fits = max_length // multiple_of * multiple_of or multiple_of
-        raise PackingError(
-            f"multiple_of={multiple_of} does not divide max_length={max_length}, so full packs could not be aligned; "
-            f"use max_length={fits} or {fits + multiple_of}."
-        )
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
-        raise PackingError(f"seed={seed!r}; it is a whole number of at least 0, or None.")
-
-
-def _occupied(lengths: IntArray, multiple_of: int) -> IntArray:
-    """Slots a piece occupies: 5 tokens in multiples of 4 occupy 8."""
-    return lengths if multiple_of == 1 else -(-lengths // multiple_of) * multiple_of
-
-
 def _place(
-    pieces: Pieces,
-    max_length: int,
-    strategy: Strategy,
-    max_sequences: int | None,
-    multiple_of: int,
-    rng: np.random.Generator | None,
+    pieces: Pieces, settings: PlanSettings, rng: np.random.Generator | None
 ) -> tuple[Arrangement, BoundCertificate]:
-    """Arranges the pieces that fit, then those above the capacity, each alone."""
-    if pieces.oversize is None:
-        fitting, alone = pieces.lengths, None
-    else:
+    """Packs the pieces that fit, and gives each above the capacity a pack of its own."""
+    slots = occupied_slots(pieces.lengths, settings.multiple_of)
+    alone = np.zeros(0, np.int64)
+    fitting, inside = slots, None
+    if pieces.oversize is not None:
         inside, alone = np.flatnonzero(~pieces.oversize), np.flatnonzero(pieces.oversize)
-        fitting = pieces.lengths[inside]
-    slots = _occupied(fitting, multiple_of)
-    counted = histogram(slots)
-    proof = simple_bound(counted, max_length, max_sequences, own_packs=0 if alone is None else alone.size)
-    table = best_fit_decreasing(counted, max_length, max_sequences)
-    arrangement = arrange_table(table, counted, slots, rng)
-    if alone is not None:
+        fitting = slots[inside]
+    counted = histogram(fitting)
+    proof = simple_bound(counted, settings.max_length, settings.max_sequences, own_packs=alone.size)
+    if settings.strategy is Strategy.SEQUENTIAL:
+        return next_fit(slots, settings.max_length, settings.max_sequences), proof
+    if settings.strategy is Strategy.STREAM:
+        return _stream(slots, pieces.oversize, settings), proof
+    table = best_fit_decreasing(counted, settings.max_length, settings.max_sequences)
+    arrangement = arrange_table(table, counted, fitting, rng)
+    if inside is not None:
         arrangement = replace(arrangement, pieces=inside[arrangement.pieces]).followed_by_singles(alone)
     return arrangement, proof
 
 
-def _balance(pieces: Pieces, arrangement: Arrangement, max_length: int, multiple_of: int) -> TokenLedger:
+def _stream(slots: IntArray, oversize: NDArray[np.bool_] | None, settings: PlanSettings) -> Arrangement:
+    """What a [`StreamPacker`] makes of these pieces; one above the capacity leaves at once, alone."""
+    capacity = settings.max_length // settings.multiple_of
+    sizes = (slots // settings.multiple_of).tolist()
+    sample = [size for size in sizes[:STREAM_SAMPLE] if size <= capacity]
+    method = better_method(sample, capacity, STREAM_BUFFER, settings.max_sequences)
+    packer = StreamPacker(capacity, buffer_size=STREAM_BUFFER, method=method, max_sequences=settings.max_sequences)
+    packs: list[list[int]] = []
+    for piece, size in enumerate(sizes):
+        packs += [[piece]] if size > capacity else packer.push(piece, size)
+    packs += packer.flush()
+    offsets = np.zeros(len(packs) + 1, dtype=np.int64)
+    np.cumsum([len(pack) for pack in packs], out=offsets[1:])
+    return Arrangement(np.fromiter(chain.from_iterable(packs), dtype=np.int64, count=len(sizes)), offsets)
+
+
+def _balance(pieces: Pieces, arrangement: Arrangement, settings: PlanSettings) -> TokenLedger:
     packed = int(pieces.lengths.sum(dtype=np.int64))
-    slots = (arrangement.offsets.size - 1) * max_length
+    slots = (arrangement.offsets.size - 1) * settings.max_length
     if pieces.oversize is not None:
-        over = _occupied(pieces.lengths[pieces.oversize].astype(np.int64), multiple_of)
-        slots += int(over.sum()) - over.size * max_length
+        over = occupied_slots(pieces.lengths[pieces.oversize], settings.multiple_of)
+        slots += int(over.sum(dtype=np.int64)) - over.size * settings.max_length
     return TokenLedger(
         sequences_in=pieces.sequences_in,
         sequences_packed=pieces.sequences_in - pieces.sequences_dropped - pieces.sequences_empty,

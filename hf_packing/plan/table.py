@@ -5,7 +5,7 @@ Shape legend: K patterns, E entries in all patterns, N sequences, P packs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,13 @@ class PackTable:
         np.cumsum([len(pattern) for pattern, _ in kept], out=offsets[1:])
         multiplicity = np.array([times for _, times in kept], dtype=np.int64)
         return cls(multiplicity, offsets, flat[:, 0].copy(), flat[:, 1].copy())
+
+    def patterns(self) -> Iterator[Pattern]:
+        """The patterns again, with their multiplicity."""
+        entries = list(zip(self.sizes.tolist(), self.counts.tolist()))
+        offsets = self.offsets.tolist()
+        for k, times in enumerate(self.multiplicity.tolist()):
+            yield entries[offsets[k] : offsets[k + 1]], times
 
     @property
     def num_packs(self) -> int:

@@ -1,6 +1,7 @@
-"""An independent check of a plan: every rule by plain loops over single tokens' places, nothing shared with the package."""
+"""An independent check of a plan: every rule by plain loops, nothing shared with the package."""
 
 from collections import defaultdict
+from itertools import pairwise
 
 
 def check_plan(plan, lengths, *, overflow="error", multiple_of=1, max_sequences=None):
@@ -24,7 +25,7 @@ def check_plan(plan, lengths, *, overflow="error", multiple_of=1, max_sequences=
         slots += max(plan.max_length, occupied)
     for sequence, spans in ranges.items():
         spans.sort()
-        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:])), f"sequence {sequence} has a token twice"
+        assert all(a[1] <= b[0] for a, b in pairwise(spans)), f"sequence {sequence} has a token twice"
     ledger = plan.ledger
     assert (
         ledger.sequences_in
