@@ -6,9 +6,10 @@ stream ────────────► PackedStream (rows as they come) 
 """
 
 from .collator import FACTS_KEY, PackedBatch, PaddingFreeCollator
-from .columns import dataset_lengths
+from .columns import TokenColumn, dataset_lengths
 from .pack import pack_dataset
 from .packed_dataset import PackedDataset
+from .packed_stream import PackedStream
 from .planning import plan_dataset
 from .transform import PackingTransform
 from .unpack import unpack, unpack_by_row
@@ -18,8 +19,10 @@ __all__ = [
     "FACTS_KEY",
     "PackedBatch",
     "PackedDataset",
+    "PackedStream",
     "PackingTransform",
     "PaddingFreeCollator",
+    "TokenColumn",
     "dataset_lengths",
     "pack_dataset",
     "plan_dataset",
