@@ -6,10 +6,11 @@ stream ────────────► PackedStream (rows as they come) 
 """
 
 from .collator import FACTS_KEY, PackedBatch, PaddingFreeCollator
-from .columns import dataset_lengths
+from .columns import TokenColumn, dataset_lengths
 from .cost import attention_cost
 from .pack import pack_dataset
 from .packed_dataset import PackedDataset
+from .packed_stream import PackedStream
 from .planning import plan_dataset
 from .sampler import PackBatchSampler
 from .transform import PackingTransform
@@ -21,8 +22,10 @@ __all__ = [
     "PackBatchSampler",
     "PackedBatch",
     "PackedDataset",
+    "PackedStream",
     "PackingTransform",
     "PaddingFreeCollator",
+    "TokenColumn",
     "attention_cost",
     "dataset_lengths",
     "pack_dataset",

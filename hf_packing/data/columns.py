@@ -106,6 +106,10 @@ class TokenColumn:
         """Type of one value."""
         return self._values[0].dtype
 
+    def everything(self) -> NDArray[Any]:
+        """All rows one after the other, freshly allocated."""
+        return self.gather(Slices.whole(np.arange(self.lengths.size), self.lengths))
+
     def gather(self, slices: Slices) -> NDArray[Any]:
         """The pieces one after the other: `[T]`, freshly allocated."""
         rows = slices.rows

@@ -47,14 +47,14 @@ class Row:
     """Further columns with one entry a token."""
 
 
-def read_row(row: Mapping[str, Any], number: int) -> Row:
+def read_row(row: Mapping[str, Any], number: int, where: str = "batch") -> Row:
     """Check one packed or plain row and take its pads off.
 
     Args:
         row: `input_ids` and, all optional, `labels` or masks (`completion_mask`, `assistant_masks`), `attention_mask`,
             `seq_lengths` (or `position_ids` that restart), `sequence_ids`, and token-aligned columns; lists, NumPy
             arrays or tensors, of shape `[T]` or `[1, T]`.
-        number: its place in the batch, for messages.
+        number, where: its place, and in what (`batch`, `stream`), for messages.
 
     Raises:
         PackingError: no input_ids, columns of different length, lengths that do not add up.
@@ -65,15 +65,16 @@ def read_row(row: Mapping[str, Any], number: int) -> Row:
         >>> row.input_ids.tolist(), row.lengths.tolist()
         ([5, 6, 7], [2, 1])
     """
+    place = f"row {number} of the {where}"
     if "input_ids" not in row:
         raise PackingError(
-            f"Row {number} of the batch has no 'input_ids' (its columns: {sorted(row)}); tokenise the dataset first, "
+            f"{place.capitalize()} has no 'input_ids' (its columns: {sorted(row)}); tokenise the dataset first, "
             "or keep the column when others are removed."
         )
-    input_ids = _tokens(row["input_ids"], "input_ids", number)
+    input_ids = _tokens(row["input_ids"], "input_ids", place)
     tokens = input_ids.shape[0]
-    lengths = _lengths(row, number, tokens)
-    labels = _labels(row, number, input_ids)
+    lengths = _lengths(row, place, tokens)
+    labels = _labels(row, place, input_ids)
     provenance = [_provenance(row, name, lengths.size) for name in ("sequence_ids", "sequence_targets")]
     aligned = {}
     for name, value in row.items():
@@ -82,8 +83,8 @@ def read_row(row: Mapping[str, Any], number: int) -> Row:
 
     mask = row.get("attention_mask")
     if mask is not None:
-        kept = _tokens(mask, "attention_mask", number) != 0
-        _check_length("attention_mask", kept, tokens, number)
+        kept = _tokens(mask, "attention_mask", place) != 0
+        _check_length("attention_mask", kept, tokens, place)
         if not kept.all():
             # lengths [2, 2], kept [1, 1, 1, 0]: counts of kept tokens in each sequence are [2, 1].
             owner_T = np.repeat(np.arange(lengths.size), lengths)
@@ -108,68 +109,68 @@ def as_array(value: Any) -> NDArray[Any]:
     return np.asarray(value)
 
 
-def _tokens(value: Any, column: str, number: int) -> NDArray[Any]:
+def _tokens(value: Any, column: str, place: str) -> NDArray[Any]:
+    if value is None:
+        raise PackingError(f"Column {column!r}, {place} is null; drop such rows first.")
     try:
         array = as_array(value)
     except (TypeError, ValueError) as error:
-        raise PackingError(
-            f"Column {column!r}, row {number} of the batch is not a list of integers: {error}."
-        ) from error
+        raise PackingError(f"Column {column!r}, {place} is not a list of integers: {error}.") from error
     if array.ndim == 2 and array.shape[0] == 1:
         array = array[0]
     if array.ndim != 1:
         raise PackingError(
-            f"Column {column!r}, row {number} of the batch has shape {array.shape}; one sequence is a 1-D list of "
+            f"Column {column!r}, {place} has shape {array.shape}; one sequence is a 1-D list of "
             "integers (or [1, T], as tokenizers return tensors). Pass the rows of a batch one by one."
         )
     if array.dtype.kind not in "iub":
         if array.size:
             raise PackingError(
-                f"Column {column!r}, row {number} of the batch holds {array.dtype} values such as {array[0]!r}; "
+                f"Column {column!r}, {place} holds {array.dtype} values such as {array[0]!r}; "
                 "token columns hold integers. Tokenise the text, or remove the column."
             )
         array = array.astype(np.int64)
     return array
 
 
-def _check_length(column: str, values: NDArray[Any], tokens: int, number: int) -> None:
+def _check_length(column: str, values: NDArray[Any], tokens: int, place: str) -> None:
     if values.shape[0] != tokens:
         raise PackingError(
-            f"Column {column!r}, row {number} of the batch has {values.shape[0]} entries, its 'input_ids' has "
+            f"Column {column!r}, {place} has {values.shape[0]} entries, its 'input_ids' has "
             f"{tokens}; every token needs exactly one. Fix the step that made the column, or remove it."
         )
 
 
-def _lengths(row: Mapping[str, Any], number: int, tokens: int) -> NDArray[np.int64]:
+def _lengths(row: Mapping[str, Any], place: str, tokens: int) -> NDArray[np.int64]:
     given = row.get("seq_lengths")
     if given is not None:
         lengths = as_array(given).astype(np.int64, copy=False).reshape(-1)
         if lengths.size and lengths.min() < 0:
-            raise PackingError(f"Column 'seq_lengths', row {number} of the batch holds {int(lengths.min())}, below 0.")
+            raise PackingError(f"Column 'seq_lengths', {place} holds {int(lengths.min())}, below 0.")
         if int(lengths.sum()) != tokens:
             raise PackingError(
-                f"Column 'seq_lengths', row {number} of the batch adds up to {int(lengths.sum())} tokens, its "
+                f"Column 'seq_lengths', {place} adds up to {int(lengths.sum())} tokens, its "
                 f"'input_ids' has {tokens}; a later step changed the tokens. Pack after all other steps."
             )
         return lengths
     position_ids = row.get("position_ids")
     if position_ids is None:
         return np.array([tokens], dtype=np.int64)
-    positions = _tokens(position_ids, "position_ids", number)
-    _check_length("position_ids", positions, tokens, number)
+    positions = _tokens(position_ids, "position_ids", place)
+    _check_length("position_ids", positions, tokens, place)
     starts = starts_from_position_ids(torch.from_numpy(positions.astype(np.int64))).numpy().nonzero()[0]
     return np.diff(starts, append=tokens)
 
 
-def _labels(row: Mapping[str, Any], number: int, input_ids: NDArray[Any]) -> NDArray[Any] | None:
+def _labels(row: Mapping[str, Any], place: str, input_ids: NDArray[Any]) -> NDArray[Any] | None:
     labels = row.get("labels")
     if labels is not None:
-        labels = _tokens(labels, "labels", number)
-        _check_length("labels", labels, input_ids.shape[0], number)
+        labels = _tokens(labels, "labels", place)
+        _check_length("labels", labels, input_ids.shape[0], place)
     for name in MASK_COLUMNS:
         if (mask := row.get(name)) is not None:
-            mask = _tokens(mask, name, number)
-            _check_length(name, mask, input_ids.shape[0], number)
+            mask = _tokens(mask, name, place)
+            _check_length(name, mask, input_ids.shape[0], place)
             labels = np.where(mask != 0, input_ids if labels is None else labels, IGNORE_INDEX)
     return labels
 
