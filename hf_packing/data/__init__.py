@@ -7,19 +7,23 @@ stream ────────────► PackedStream (rows as they come) 
 
 from .collator import FACTS_KEY, PackedBatch, PaddingFreeCollator
 from .columns import dataset_lengths
+from .cost import attention_cost
 from .pack import pack_dataset
 from .packed_dataset import PackedDataset
 from .planning import plan_dataset
+from .sampler import PackBatchSampler
 from .transform import PackingTransform
 from .unpack import unpack, unpack_by_row
 
 
 __all__ = [
     "FACTS_KEY",
+    "PackBatchSampler",
     "PackedBatch",
     "PackedDataset",
     "PackingTransform",
     "PaddingFreeCollator",
+    "attention_cost",
     "dataset_lengths",
     "pack_dataset",
     "plan_dataset",
