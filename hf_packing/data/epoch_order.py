@@ -28,7 +28,7 @@ IntArray = NDArray[np.int64]
 _GROUPS, _BANDS, _LAST_BAND, _TAIL, _STEPS = range(5)
 
 
-def sort_by_cost(costs: NDArray[np.float64]) -> IntArray:
+def sort_by_cost(costs: NDArray[np.float64]) -> NDArray[np.integer]:
     """Units from the most to the least expensive one, ties by index; costs within 0.2 % of each other count as ties.
 
     A radix sort over the leading bits of the floats: linear in the number of units, and the same on every machine.
@@ -45,7 +45,9 @@ def sort_by_cost(costs: NDArray[np.float64]) -> IntArray:
     bits = np.ascontiguousarray(costs, dtype=np.float64).view(np.uint64)
     top = bits.max()
     shift = max(0, int(top - bits.min()).bit_length() - 16)
-    return np.argsort(((top - bits) >> np.uint64(shift)).astype(np.uint16), kind="stable")
+    order = np.argsort(((top - bits) >> np.uint64(shift)).astype(np.uint16), kind="stable")
+    # Every rank keeps this for all packs of the corpus: half the memory where 32 bits number them.
+    return order.astype(np.uint32) if costs.size <= 1 << 32 else order
 
 
 class EpochOrder:
@@ -53,7 +55,7 @@ class EpochOrder:
 
     Args:
         costs (float64 `[P]`): cost of every unit, at least 0.
-        by_cost (int64 `[P]` or `None`): `sort_by_cost(costs)`; `None` for an order that does not look at costs.
+        by_cost (integers `[P]` or `None`): `sort_by_cost(costs)`; `None` for an order that does not look at costs.
         per_step (`int`): K.
         window (`int`): W.
         numbers (`tuple[int, int]`): seed and epoch.
@@ -63,7 +65,7 @@ class EpochOrder:
     def __init__(
         self,
         costs: NDArray[np.float64],
-        by_cost: IntArray | None,
+        by_cost: NDArray[np.integer] | None,
         *,
         per_step: int,
         window: int,
@@ -75,12 +77,12 @@ class EpochOrder:
         self._head = per_step if head and costs.size >= per_step else 0
         # Places in the order by cost (or by index) that are not free for the body: the head's, then the tail's.
         taken = np.arange(self._head) if by_cost is not None else np.sort(_heaviest(costs, self._head))
-        self.head = taken if by_cost is None else by_cost[: self._head]
+        self.head = taken if by_cost is None else by_cost[: self._head].astype(np.int64)
         free = costs.size - self._head
         self.full_steps = free // per_step
         tail = RandomOrder(free, *numbers, _TAIL)(np.arange(free % per_step))
         tail = _skip(taken, tail)
-        self.tail = tail if by_cost is None else by_cost[tail]
+        self.tail = tail if by_cost is None else by_cost[tail].astype(np.int64)
         self._taken = np.sort(np.concatenate([taken, tail]))
         self._groups = RandomOrder(self.full_steps, *numbers, _GROUPS)
         self._band = RandomOrder(window * per_step, *numbers, _BANDS)
@@ -97,7 +99,7 @@ class EpochOrder:
         units = _skip(self._taken, places)
         if self._by_cost is None:
             return units.reshape(-1, self._per_step)
-        units = self._by_cost[units]
+        units = self._by_cost[units].astype(np.int64)
         whole = (last - first) // self._window * self._window * self._per_step
         windows = [units[:whole].reshape(-1, self._window * self._per_step), units[whole:].reshape(1, -1)]
         sorted_steps = [self._sort(window).reshape(-1, self._per_step) for window in windows if window.size]

@@ -116,9 +116,10 @@ class PackBatchSampler(Sampler[list[int]]):
         self._resume_at = 0
         self._position = 0
 
-        self._tokens, squares = pack_sums(self._lengths, self._offsets)
+        tokens, squares = pack_sums(self._lengths, self._offsets)
         a, b = self.cost
-        self._costs = a * self._tokens + b * squares if balance == "attention" else self._tokens.astype(np.float64)
+        self._costs = a * tokens + b * squares if balance == "attention" else tokens.astype(np.float64)
+        self._tokens = None if max_tokens is None else tokens
         # With one rank there is nothing to balance, and a fully random order is better.
         self._sorts = balance == "length" or (balance == "attention" and num_replicas > 1)
         self._units = self._read_units()
@@ -184,7 +185,7 @@ class PackBatchSampler(Sampler[list[int]]):
 
     def _read_units(self) -> _Units:
         """What is dealt out in this epoch: the packs themselves, or batches filled up to the token budget."""
-        if self.max_tokens is None:
+        if self.max_tokens is None or self._tokens is None:
             costs, batches = self._costs, None
         else:
             fill = group_batches if self.balance == "length" else fill_batches
@@ -245,7 +246,7 @@ class _Units:
 
     epoch: int
     costs: NDArray[np.float64]
-    by_cost: NDArray[np.int64] | None
+    by_cost: NDArray[np.integer] | None
     batches: list[NDArray[np.int64]] | None
     """Sequences of each unit; `None` where a unit is a pack."""
 
