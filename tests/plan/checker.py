@@ -26,7 +26,11 @@ def check_plan(plan, lengths, *, overflow="error", multiple_of=1, max_sequences=
         spans.sort()
         assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:])), f"sequence {sequence} has a token twice"
     ledger = plan.ledger
-    assert ledger.sequences_in == len(lengths) == ledger.sequences_packed + ledger.sequences_dropped + ledger.sequences_empty
+    assert (
+        ledger.sequences_in
+        == len(lengths)
+        == ledger.sequences_packed + ledger.sequences_dropped + ledger.sequences_empty
+    )
     assert ledger.sequences_packed == len(ranges)
     assert ledger.sequences_empty == sum(n == 0 for n in lengths)
     assert ledger.tokens_in == sum(lengths) == ledger.tokens_packed + ledger.tokens_truncated + ledger.tokens_dropped

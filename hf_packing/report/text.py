@@ -1,0 +1,112 @@
+"""The padding bill for a terminal."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from .table import text_table
+
+
+if TYPE_CHECKING:
+    from .bill import PaddingReport
+
+
+__all__ = ["percent", "report_text"]
+
+WIDTH = 118  # of running text, in characters
+
+
+def percent(share: float) -> str:
+    """A share with one decimal, never rounded up to 100 % or down to 0 %.
+
+    Example:
+
+        >>> percent(0.640625), percent(0.99996), percent(0.00004), percent(1.0)
+        ('64.1 %', '>99.9 %', '<0.1 %', '100.0 %')
+    """
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return f"{100 * share:.1f} %"
+
+
+def _layout_table(report: PaddingReport) -> str:
+    header = ["layout", "slots", "fill", "padding", "rows", "causal scores", "steps", "seq/step", "step×", "epoch×"]
+    rows = []
+    for name, figures in report.to_dict()["layouts"].items():
+        rows.append(
+            [
+                figures["title"] + (" *" if name == report.best else ""),
+                figures["slots"],
+                percent(figures["fill"]),
+                figures["padding"],
+                figures["rows"],
+                f"{figures['causal_scores']:,.0f}",
+                figures["steps_per_epoch"],
+                f"{figures['sequences_per_step']:.1f}",
+                f"{figures['step_time']:.2f}",
+                f"{figures['epoch_time']:.2f}",
+            ]
+        )
+    return text_table(header, rows, indent=2)
+
+
+def _horizon_table(report: PaddingReport) -> str:
+    header = ["max_length", "longer", "tokens beyond", "kept", "packs", "bound", "fill", "padded fill"]
+    rows = [
+        [
+            f"{row.max_length:,}" + (" *" if row.max_length == report.max_length else ""),
+            row.sequences_longer,
+            row.tokens_beyond,
+            percent(row.kept),
+            row.packs,
+            row.lower_bound,
+            percent(row.fill),
+            percent(row.padded_fill),
+        ]
+        for row in report.horizons
+    ]
+    return text_table(header, rows, indent=2)
+
+
+def _ledger_lines(report: PaddingReport) -> list[str]:
+    ledger = report.plan.ledger
+    lines = [
+        f"  tokens in {ledger.tokens_in:,} = packed {ledger.tokens_packed:,} + truncated {ledger.tokens_truncated:,} "
+        f"+ dropped {ledger.tokens_dropped:,}; slots {ledger.slots:,} = packed + padding {ledger.tokens_padding:,}",
+        f"  sequences in {ledger.sequences_in:,} = packed {ledger.sequences_packed:,} + dropped "
+        f"{ledger.sequences_dropped:,} + empty {ledger.sequences_empty:,}; of the packed, truncated "
+        f"{ledger.sequences_truncated:,}, split {ledger.sequences_split:,}",
+    ]
+    return lines
+
+
+def report_text(report: PaddingReport) -> str:
+    """The whole report as plain text: verdict, layouts, ledger, and the table of max_length."""
+    order = "in the order given" if report.seed is None else f"shuffled with seed {report.seed}"
+    parts = [
+        f"Padding bill: {report.sequences:,} sequences, {report.tokens:,} tokens, max_length {report.max_length:,}, "
+        f"batches of {report.batch_size:,} {order}, overflow {report.overflow!r}",
+        "",
+        *wrap(report.verdict, width=WIDTH),
+        "",
+        _layout_table(report),
+        *wrap(
+            f"* {report.plan.num_packs:,} packs, proven bound {report.plan.lower_bound:,}. Causal scores are half "
+            f"squares, l²/2. step× and epoch× are guesses against the batch's longest: {report.time_model.assumptions}.",
+            width=WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+        ),
+        "",
+        "Every token accounted for:",
+        *_ledger_lines(report),
+        "",
+        "Which max_length (packed by best fit; kept: share of the tokens within max_length)",
+        _horizon_table(report),
+    ]
+    if report.suggested_max_length is not None:
+        parts.append(f"  {report.suggested_max_length:,} is the smallest here that keeps 99.9 % of the tokens.")
+    return "\n".join(parts)

@@ -1,0 +1,335 @@
+"""The trainers: glue between data, model, loss and metrics. What is computed lives in the modules next to this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer
+from transformers.trainer_utils import TrainOutput, get_last_checkpoint
+
+from ..errors import PackingError
+from ..plan import PackPlan
+from .arrange import Arranged, arrange
+from .batches import TrainerCollator
+from .callback import PackingCallback
+from .config import PackingSettings, PackingTrainingArguments
+from .evaluating import EvaluatingMixin
+from .loaders import StreamBatches, eval_loader, stream_loader, train_loader
+from .metrics import TrainMeter, flops_per_token, peak_flops
+from .proof import BatchForm, choose_batch_form, prove_isolation
+from .ranks import Ranks
+from .state import load_run_state, save_run_state
+from .stepping import SteppingMixin
+from .upstream import bare_model, forward_names, loss_shifts_labels
+from .window import BatchCounts
+
+
+__all__ = ["PackingTrainer", "PackingTrainerMixin"]
+
+
+_PACKS_BEFORE_ALARM = 64
+"""Fewer packs say little: the last one of a small set may hold almost nothing."""
+
+
+class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
+    """What packing changes in a [`~transformers.Trainer`]: batches, normalisation, evaluation, numbers.
+
+    Put it before the trainer class: `class MyTrainer(PackingTrainerMixin, Trainer)`. Overrides of `compute_loss` work:
+    a returned loss is taken for the mean over the micro-batch's targets (unless `loss_is_scaled_for_ga` is True, or it
+    came from `super().compute_loss`) and weighted by them.
+    """
+
+    # --- setting up --------------------------------------------------------------------------------------------
+
+    def _set_up_packing(self, given_collator: Any) -> None:
+        """After Trainer's own init: look at the model, arrange the datasets, put our collator in place."""
+        self.meter = TrainMeter()
+        self._refuse_what_cannot_hold(given_collator)
+        self._given_collator = given_collator
+        self._micro_batch = None
+        self._step_counts = BatchCounts()
+        self._scaled_here = False
+        self._follows_count = None
+        self._eval_run = None
+        self._resume_from: str | None = None
+        self._stream = None
+        self._arranged: dict[int, Arranged] = {}
+        self._proven = self._alarmed = False
+        self._shifts = loss_shifts_labels(self)
+        self._ranks = Ranks.of(self)
+        self._choose_form()
+        self.train_dataset = self._arrange(self.train_dataset, self.packing.packing, "train")
+        if isinstance(self.eval_dataset, dict):
+            self.eval_dataset = {
+                name: self._arrange(dataset, self.packing.eval_packing, name)
+                for name, dataset in self.eval_dataset.items()
+            }
+        else:
+            self.eval_dataset = self._arrange(self.eval_dataset, self.packing.eval_packing, "eval")
+        arranged = self._arranged.get(id(self.train_dataset))
+        if arranged is not None and arranged.plan is not None and arranged.packed:
+            self._match_sequences_per_step(arranged.plan)
+            self._alarm(arranged.plan.fill, "of the planned slots hold real tokens")
+        self.add_callback(PackingCallback(self))
+
+    def _refuse_what_cannot_hold(self, given_collator: Any) -> None:
+        if self.args.n_gpu > 1:
+            raise PackingError(
+                f"{self.args.n_gpu} GPUs are visible to one process, so Trainer would use nn.DataParallel, "
+                "which cannot share out a flattened batch and rescales the loss. Start with `accelerate launch` or "
+                "`torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
+            )
+        flattens = self.packing.packing or self.packing.padding_free
+        if flattens and given_collator is not None:
+            raise PackingError(
+                f"data_collator={type(given_collator).__name__} was given although the batches are packed: another "
+                "collator would pad them and switch packing off. Leave data_collator unset, or set packing=False."
+            )
+        for name, size in (("cp_size", self.get_cp_size()), ("sp_size", self.get_sp_size())):
+            if size > 1 and (flattens or self.packing.eval_packing):
+                raise PackingError(
+                    f"{name}={size}: context and sequence parallelism cut a row between ranks and replace its mask by "
+                    f"a causal one, so packed sequences would see each other. Set {name}=1, or packing=False."
+                )
+
+    def _choose_form(self) -> None:
+        flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
+        if not flattens:
+            self.batch_form = BatchForm(layout="padded", boundaries="none", position_ids_start=0, kernel="as loaded")
+            return
+        model = bare_model(self)
+        self.batch_form = choose_batch_form(model, self.packing)
+        if self.batch_form.why:
+            self._say(self.batch_form.why)
+        if self.packing.isolation_check == "group" and self.batch_form.layout != "group":
+            # Grouping changes the data, so this proof cannot wait until the model is wrapped.
+            self._prove(forward_only=False)
+
+    def _arrange(self, dataset: Any, packing: bool, name: str) -> Any:
+        """The dataset as the loaders read it; remembers how, by its identity."""
+        if dataset is None or id(dataset) in self._arranged:
+            return dataset
+        arranged = arrange(
+            dataset,
+            self.packing,
+            packing=packing,
+            layout=self.batch_form.layout,
+            name=name,
+            ranks=self._ranks,
+            ready_rows=self._rows_are_ready,
+        )
+        for line in arranged.messages:
+            self._say(line)
+        self._arranged[id(arranged.dataset)] = arranged
+        return arranged.dataset
+
+    _rows_are_ready = False
+    """Whether unpacked rows were cut and labelled already, and have a collator of their own."""
+
+    def _match_sequences_per_step(self, plan: PackPlan) -> None:
+        """Say what packing makes of an optimizer step; with `match_sequences_per_step`, lower the accumulation."""
+        sequences = plan.ledger.sequences_packed / plan.num_packs
+        tokens = plan.ledger.tokens_packed / plan.num_packs
+        unpacked = self._train_batch_size * self.args.gradient_accumulation_steps * self._ranks.count
+        if self.packing.match_sequences_per_step:
+            self.args.gradient_accumulation_steps = max(1, round(self.args.gradient_accumulation_steps / sequences))
+        packs = self._train_batch_size * self.args.gradient_accumulation_steps * self._ranks.count
+        advice = "" if self.packing.match_sequences_per_step else " (match_sequences_per_step=True keeps them alike)"
+        self._say(
+            f"an optimizer step sees {packs} packs = about {packs * sequences:,.0f} sequences, {packs * tokens:,.0f} "
+            f"tokens; unpacked it would see {unpacked} sequences, {unpacked * tokens / sequences:,.0f} tokens{advice}"
+        )
+
+    def _alarm(self, fill: float, what: str) -> None:
+        """Warn once that packs are emptier than asked for."""
+        if fill < self.packing.min_fill:
+            self._alarmed = True
+            self._say(
+                f"WARNING: {fill:.1%} {what}, below min_fill={self.packing.min_fill:.0%}; `hf-packing report` shows "
+                "which "
+                "max_length fits these lengths."
+            )
+
+    def _say(self, line: str) -> None:
+        self.accelerator.print(f"[hf_packing] {line}")
+
+    # --- the proof, and the state of a run ---------------------------------------------------------------------
+
+    def _prove(self, forward_only: bool) -> None:
+        self.batch_form, verdict = prove_isolation(
+            self.accelerator.unwrap_model(self.model), self.batch_form, self.packing, forward_only, self.accelerator
+        )
+        self._proven = True
+        self._say(verdict)
+
+    def before_training(self) -> None:
+        """Once the model is wrapped: prove that nothing leaks, take over the counters of a resumed run."""
+        needs_proof = self.packing.packing or self.packing.padding_free
+        if self.packing.isolation_check == "off" or self.batch_form.layout == "group":
+            needs_proof = False
+        if needs_proof and not self._proven:
+            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        if self._resume_from is not None:
+            state = load_run_state(self._resume_from, self.args.process_index, self.args.world_size, needed=False)
+            if state is not None:
+                self.meter.load_state_dict(state["meter"])
+        self.meter.restart_clock()
+
+    def save_run_state(self, checkpoint: Path) -> None:
+        """Write what a resume needs beyond Trainer's own files; every rank its own."""
+        state: dict[str, Any] = {"meter": self.meter.state_dict(), "global_step": self.state.global_step}
+        if self._stream is not None:
+            state["stream"] = self._stream.state_dict()
+        save_run_state(checkpoint, self.args.process_index, self.args.world_size, state)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+        if resume_from_checkpoint is True:
+            found = get_last_checkpoint(self.args.output_dir)
+            if found is None:
+                raise PackingError(f"resume_from_checkpoint=True, but {self.args.output_dir} holds no checkpoint.")
+            resume_from_checkpoint = found
+        self._resume_from = str(resume_from_checkpoint) if resume_from_checkpoint else None
+        self.meter.start_run()
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)  # type: ignore[misc]
+        loss = output.metrics.get("train_loss", output.training_loss)
+        return output._replace(training_loss=loss)
+
+    # --- loaders -----------------------------------------------------------------------------------------------
+
+    def _collator(self, dataset: Any) -> TrainerCollator:
+        arranged = self._arranged[id(dataset)]
+        collate = arranged.collator(self.batch_form, self.packing, self._pad_token_id(), self._shifts)
+        if collate is None:
+            collate = self._given_collator or self.data_collator
+        keep = forward_names(self) if self.args.remove_unused_columns else None
+        return TrainerCollator(
+            collate=collate,
+            capacity=self.packing.max_length if arranged.packed else None,
+            pad_token_id=self._pad_token_id(),
+            position_ids_start=self.batch_form.position_ids_start,
+            keep=keep,
+        )
+
+    def _pad_token_id(self) -> int:
+        for owner in (self.processing_class, bare_model(self).config):
+            pad = getattr(owner, "pad_token_id", None)
+            if isinstance(pad, int) and pad >= 0:
+                return pad
+        return 0
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.train_dataset is None:
+            raise PackingError("train() needs a train_dataset.")
+        dataset = self._arrange(self.train_dataset, self.packing.packing, "train")
+        arranged = self._arranged[id(dataset)]
+        collate = self._collator(dataset)
+        self._stream = None
+        if arranged.is_stream:
+            self._stream = StreamBatches(dataset, self._train_batch_size)
+            if self._resume_from is not None and not self.args.ignore_data_skip:
+                state = load_run_state(self._resume_from, self.args.process_index, self.args.world_size, needed=True)
+                if state is not None:
+                    skipped = state["global_step"] * self.args.gradient_accumulation_steps
+                    self._stream.load_state_dict(state["stream"], skipped_by_trainer=skipped)
+            return stream_loader(self._stream, collate, self.args)
+        return train_loader(
+            arranged.agreed(self.accelerator),
+            collate,
+            self.args,
+            self.packing,
+            batch_size=self._train_batch_size,
+            ranks=self._ranks,
+            config=bare_model(self).config,
+            grouped=self.batch_form.layout == "group",
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        if isinstance(eval_dataset, str):
+            eval_dataset = self.eval_dataset[eval_dataset]
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if dataset is None:
+            raise PackingError("evaluate() needs an eval_dataset: pass one to it or to the trainer.")
+        dataset = self._arrange(dataset, self.packing.eval_packing, "eval")
+        arranged = self._arranged[id(dataset)]
+        return eval_loader(arranged, self._collator(dataset), self.args, self._ranks, self.accelerator)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        return self.get_eval_dataloader(test_dataset)
+
+    # --- numbers -----------------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Trainer's log, with exact sums over the logging window (all ranks are here together)."""
+        if "loss" in logs:
+            logs.update(self._window_numbers())
+        if "train_loss" in logs:
+            self._window_numbers()  # what came after the last logging step
+            if self.meter.train_loss is not None:
+                logs["train_loss"] = self.meter.train_loss
+        super().log(logs, start_time)  # type: ignore[misc]
+
+    def _window_numbers(self) -> dict[str, Any]:
+        device = self.args.device
+        peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+        numbers = self.meter.report(
+            self.accelerator, self._ranks.count, flops_per_token(bare_model(self)) if peak else None, peak
+        )
+        run = self.meter.run
+        if self.packing.packing and not self._alarmed and run.packs >= _PACKS_BEFORE_ALARM:
+            self._alarm(run.tokens / run.slots, "of the slots held real tokens so far")
+        return numbers
+
+
+class PackingTrainer(PackingTrainerMixin, Trainer):
+    """A [`~transformers.Trainer`] that trains on packs: exact normalisation, proven isolation, real numbers.
+
+    Args:
+        model: as in `Trainer`.
+        args ([`PackingTrainingArguments`], *optional*): plain `TrainingArguments` train without packing.
+        train_dataset, eval_dataset: tokenised (`input_ids`, optional `labels` or a mask), packed (`seq_lengths`), or
+            iterable; lists of dicts work too.
+        **kwargs: everything else `Trainer` takes.
+
+    Raises:
+        PackingError: for settings that contradict each other or cannot be honoured.
+        ContaminationError: a sequence of a pack would see another one.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=16,
+        ...     num_hidden_layers=1, num_attention_heads=2))
+        >>> rows = [{"input_ids": list(range(1, n))} for n in (4, 6, 9, 13)]
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     args = PackingTrainingArguments(out, max_length=16, max_steps=1, report_to="none", disable_tqdm=True,
+        ...         save_strategy="no", use_cpu=True)
+        ...     trainer = PackingTrainer(model, args, train_dataset=rows)
+        ...     steps = trainer.train().global_step  # doctest: +ELLIPSIS
+        [hf_packing] ...
+        >>> len(trainer.train_dataset), steps
+        (2, 1)
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: Any = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        args = PackingTrainingArguments("tmp_trainer") if args is None else args
+        self.packing = PackingSettings.from_args(args)
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            **kwargs,
+        )
+        self._set_up_packing(data_collator)
