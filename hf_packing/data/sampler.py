@@ -12,14 +12,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from ..errors import PackingError
-from ..plan import PackPlan
 from .cost import pack_sums
 from .deal import deal_evenly, deal_neighbours
 from .epoch_order import EpochOrder, sort_by_cost
@@ -30,6 +29,15 @@ from .token_budget import fill_batches, group_batches, split_batches
 __all__ = ["PackBatchSampler"]
 
 Balance = Literal["attention", "length"] | None
+
+
+@runtime_checkable
+class _Packs(Protocol):
+    """What is read of a `PackPlan`: the lengths of all sequences, pack after pack, and where each pack begins."""
+
+    lengths: NDArray[np.int64]
+    pack_offsets: NDArray[np.int64]
+
 
 # Windows are computed in blocks of about this many units: NumPy's cost per call vanishes, memory stays a few MB.
 _BLOCK = 1 << 14
@@ -253,7 +261,7 @@ class _Units:
 
 def _read_lengths(lengths_or_plan: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Lengths of all sequences, and where each unit's begin."""
-    if isinstance(lengths_or_plan, PackPlan):
+    if isinstance(lengths_or_plan, _Packs):
         return lengths_or_plan.lengths, lengths_or_plan.pack_offsets
     packed = len(lengths_or_plan) > 0 and np.ndim(lengths_or_plan[0]) == 1
     flat = np.concatenate([np.asarray(pack) for pack in lengths_or_plan]) if packed else np.asarray(lengths_or_plan)
