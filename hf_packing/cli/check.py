@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 from ..errors import PackingError
 
 
 __all__ = ["add_parser", "run"]
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 EPILOG = """\
 examples:
@@ -29,6 +32,7 @@ class _Outcome:
     result: str
     leak: str = "–"
     boundaries: str = "–"
+    kernel: str = "–"
     advice: str = ""
 
 
@@ -45,7 +49,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--attention", nargs="+", help="implementations to try (default: all that can run here)")
     parser.add_argument("--boundaries", default="auto", help="auto, position_ids, explicit (default: auto)")
     parser.add_argument("--layout", default="flat", help="flat or rows (default: flat)")
-    parser.add_argument("--dtype", default="float32", help="precision of the check (default: float32)")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="precision of the check (default: float32)")
     parser.add_argument("--device", help="where to run (default: a GPU if there is one)")
     parser.add_argument("--random-weights", action="store_true", help="build the model from its config alone")
     parser.add_argument("--gguf-file", help="read the model from this GGUF file of the folder")
@@ -76,22 +80,18 @@ def _load(args: argparse.Namespace, attention: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     options = {"gguf_file": args.gguf_file} if args.gguf_file else {}
-    dtype = getattr(torch, args.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise PackingError(f"dtype is {args.dtype!r}; float32, bfloat16 or float16 is needed.")
+    dtype = getattr(torch, args.dtype)
     if args.random_weights:
         config = AutoConfig.from_pretrained(args.model, **options)
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     else:
-        model = AutoModelForCausalLM.from_pretrained(
-            args.model, attn_implementation=attention, dtype=dtype, **options
-        )
+        model = AutoModelForCausalLM.from_pretrained(args.model, attn_implementation=attention, dtype=dtype, **options)
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     return model.to(device).eval()
 
 
 def _try(args: argparse.Namespace, attention: str) -> _Outcome:
-    from ..model import check_isolation
+    from ..model.isolation import check_isolation
 
     # A model class refuses an implementation with any of these; that is an answer for the table, not a failure.
     try:
@@ -99,7 +99,7 @@ def _try(args: argparse.Namespace, attention: str) -> _Outcome:
     except (ValueError, ImportError, KeyError, NotImplementedError) as error:
         if isinstance(error, PackingError):
             raise
-        return _Outcome(attention=attention, result="cannot run", advice=str(error).strip().splitlines()[0][:120])
+        return _Outcome(attention=attention, result="cannot run", advice=str(error).strip().splitlines()[0])
     report = check_isolation(model, boundaries=args.boundaries, layout=args.layout)
     ran = report.leak == report.leak  # NaN: nothing ran
     return _Outcome(
@@ -107,6 +107,7 @@ def _try(args: argparse.Namespace, attention: str) -> _Outcome:
         result="isolated" if report.isolated else "NOT ISOLATED" if ran else "cannot run",
         leak=f"{report.leak:.1e}" if ran else "–",
         boundaries=report.boundaries or "none",
+        kernel=report.kernel,
         advice=report.advice,
     )
 
@@ -128,13 +129,13 @@ def run(args: argparse.Namespace) -> int:
     outcomes = [_try(args, name) for name in tqdm(names, desc="Checking isolation", unit="implementation")]
     print(
         text_table(
-            ["attention", "result", "leak", "boundaries"],
-            [[outcome.attention, outcome.result, outcome.leak, outcome.boundaries] for outcome in outcomes],
+            ["attention", "result", "leak", "boundaries", "kernel"],
+            [[one.attention, one.result, one.leak, one.boundaries, one.kernel] for one in outcomes],
         )
     )
     for outcome in outcomes:
         if outcome.advice:
-            print(f"{outcome.attention}: {outcome.advice}")
+            print(fill(f"{outcome.attention}: {outcome.advice}", width=118, subsequent_indent="  "))
     if any(outcome.result == "NOT ISOLATED" for outcome in outcomes):
         return 1
     if all(outcome.result == "cannot run" for outcome in outcomes):

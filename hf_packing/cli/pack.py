@@ -37,6 +37,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--overflow", default="error", help="error, truncate, truncate_left, split, drop, own_pack")
     parser.add_argument("--max-sequences", type=int, help="most sequences in a pack")
     parser.add_argument("--seed", type=int, help="shuffle the packs")
+    parser.add_argument("--ensure-eos", action="store_true", help="add the tokenizer's EOS where it is missing")
+    parser.add_argument("--ensure-bos", action="store_true", help="add the tokenizer's BOS where it is missing")
     parser.add_argument("--drop-duplicates", action="store_true", help="keep the first of rows with equal tokens")
     parser.set_defaults(run=run)
 
@@ -61,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
         max_sequences=args.max_sequences,
         seed=args.seed,
         drop_duplicates=args.drop_duplicates,
+        ensure_eos=args.ensure_eos,
+        ensure_bos=args.ensure_bos,
+        eos_token_id=None if tokenizer is None else tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id if tokenizer is not None and args.ensure_bos else None,
         num_proc=args.num_proc,
         return_plan=True,
     )

@@ -68,7 +68,9 @@ def _as_text(row: dict[str, Any], tokenizer: Any, column: str) -> dict[str, list
     return {"input_ids": tokenizer(text if text.endswith(eos) else text + eos)["input_ids"]}
 
 
-def tokenise(rows: Dataset, tokenizer: Any = None, *, text_column: str = "text", num_proc: int | None = None) -> Dataset:
+def tokenise(
+    rows: Dataset, tokenizer: Any = None, *, text_column: str = "text", num_proc: int | None = None
+) -> Dataset:
     """Token columns of `rows`: as they are when there is `input_ids`, else tokenised as SFTTrainer would.
 
     Text and completions that do not end in the tokenizer's EOS get it; chats end as their template says. A prompt

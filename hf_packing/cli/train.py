@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import Any
 
 
 __all__ = ["add_parser", "run"]
@@ -15,9 +17,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Hand the arguments to the recipe."""
+def _recipe() -> Callable[[list[str]], Any]:
     from ..train.run import main
 
-    main(args.rest)
+    return main
+
+
+def run(args: argparse.Namespace) -> int:
+    """Hand the arguments to the recipe."""
+    _recipe()(args.rest)
     return 0

@@ -74,8 +74,9 @@ def _number(config: Any, name: str) -> int:
 def _feed_forward_width(text: Any, hidden: int) -> int:
     """Feed-forward weights a token passes through in one layer, divided by the hidden size."""
     inner = getattr(text, "intermediate_size", None) or getattr(text, "ffn_dim", None)
-    activation = getattr(text, "hidden_act", None) or getattr(text, "activation_function", None) or "gelu"
-    matrices = 3 if activation in _GATED else 2
+    names = ("hidden_activation", "hidden_act", "activation_function")
+    activations = [getattr(text, name, None) for name in names]
+    matrices = 3 if any(activation in _GATED for activation in activations) else 2
     experts = getattr(text, "num_experts_per_tok", None)
     if experts:
         inner = experts * (getattr(text, "moe_intermediate_size", None) or inner or 4 * hidden)

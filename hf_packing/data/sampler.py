@@ -1,18 +1,17 @@
 """PackBatchSampler: which packs each rank trains on in each step, alike in cost within a step.
 
-Shape legend: U units (packs, or sequences where nothing is packed), N ranks, B units a batch, W steps a window.
+Shape legend: P units (packs, or sequences where nothing is packed), N ranks, B units a batch, K = N·B units a step.
 
-    random order of all units ─► windows of W·N·B ─► sorted by cost, cut into W steps ─► N batches of like cost
-                                                     └ steps in random order            └ random rank
+    lengths ─► cost of each unit ─► EpochOrder: K units of like cost a step ─► dealt to the ranks ─► one rank's batches
 
-Every rank computes the whole window and keeps its own batches, so that no rank needs to ask another. One window of
-16 steps on 1,000 ranks is 16,000 packs; the rest of the corpus is not touched.
+Every rank computes the steps of all ranks and keeps its own batches, so that no rank needs to ask another.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,25 +20,28 @@ from torch.utils.data import Sampler
 
 from ..errors import PackingError
 from .cost import pack_sums
-from .shuffle import RandomOrder, random_keys
+from .deal import deal_evenly, deal_neighbours
+from .epoch_order import EpochOrder, sort_by_cost
+from .shuffle import random_keys
+from .token_budget import fill_batches, group_batches, split_batches
 
 
 __all__ = ["PackBatchSampler"]
 
 Balance = Literal["attention", "length"] | None
 
-# Windows are computed in groups of about this many units: NumPy's cost per call vanishes, memory stays a few MB.
-_GROUP = 1 << 14
-# Streams of random numbers that must not repeat each other.
-_ORDER, _STEPS, _RANKS = range(3)
-
 
 @runtime_checkable
 class _Packs(Protocol):
-    """What the sampler reads of a PackPlan."""
+    """What is read of a `PackPlan`: the lengths of all sequences, pack after pack, and where each pack begins."""
 
     lengths: NDArray[np.int64]
     pack_offsets: NDArray[np.int64]
+
+
+# Windows are computed in blocks of about this many units: NumPy's cost per call vanishes, memory stays a few MB.
+_BLOCK = 1 << 14
+_RANKS = 16  # a stream of random numbers of its own, beside those of epoch_order.py
 
 
 class PackBatchSampler(Sampler[list[int]]):
@@ -54,7 +56,8 @@ class PackBatchSampler(Sampler[list[int]]):
         lengths_or_plan: a `PackPlan`; or one length a sequence (1-D integers); or a list of lengths a pack
             (`seq_lengths` of a packed dataset). The sampler yields indices of its packs, or sequences.
         batch_size (`int`, *optional*): packs (or sequences) a batch. Either this or `max_tokens`.
-        max_tokens (`int`, *optional*): most tokens a batch; batches are then filled with sequences up to this budget.
+        max_tokens (`int`, *optional*): most tokens a batch; batches are then filled with sequences up to this budget
+            (with `balance="length"`: up to this padded size, longest × number).
         num_replicas (`int`, *optional*, defaults to `1`): ranks that train on different data.
         rank (`int`, *optional*, defaults to `0`): this one of them.
         seed (`int`, *optional*, defaults to `0`): chooses the order; the same on every rank.
@@ -124,8 +127,11 @@ class PackBatchSampler(Sampler[list[int]]):
         tokens, squares = pack_sums(self._lengths, self._offsets)
         a, b = self.cost
         self._costs = a * tokens + b * squares if balance == "attention" else tokens.astype(np.float64)
-        step = (batch_size or 1) * num_replicas
-        self._full_steps, self._left_over = divmod(tokens.size, step)
+        self._tokens = None if max_tokens is None else tokens
+        # With one rank there is nothing to balance, and a fully random order is better.
+        self._sorts = balance == "length" or (balance == "attention" and num_replicas > 1)
+        self._units = self._read_units()
+        self._full_steps, self._left_over = divmod(self._units.costs.size, (batch_size or 1) * num_replicas)
 
     def __len__(self) -> int:
         """Batches of one epoch on every rank; the same in every epoch."""
@@ -185,119 +191,78 @@ class PackBatchSampler(Sampler[list[int]]):
             "heaviest_first": self.heaviest_first,
         }
 
+    def _read_units(self) -> _Units:
+        """What is dealt out in this epoch: the packs themselves, or batches filled up to the token budget."""
+        if self.max_tokens is None or self._tokens is None:
+            costs, batches = self._costs, None
+        else:
+            fill = group_batches if self.balance == "length" else fill_batches
+            batches = fill(self._tokens, self.max_tokens, self.seed, self.epoch)
+            costs = np.array([self._costs[batch].sum() for batch in batches])
+        return _Units(self.epoch, costs, sort_by_cost(costs) if self._sorts else None, batches)
+
     def _batches(self, start: int) -> Iterator[list[int]]:
-        """This rank's batches from number `start` on; a window is computed only when its turn comes."""
+        """This rank's batches from number `start` on."""
+        if self.max_tokens is not None and self._units.epoch != self.epoch:
+            self._units = self._read_units()
+        batches = self._units.batches
+        for first, steps in self._blocks(start):
+            mine = self._deal(steps, first)[max(0, start - first) :, self.rank].tolist()
+            if batches is None:
+                yield from ([unit for unit in batch if unit >= 0] if batch[-1] < 0 else batch for batch in mine)
+            elif first == self._full_steps:  # the last step, which does not fill the ranks: its batches are split
+                parts = split_batches([batches[unit] for unit in steps[0] if unit >= 0], self.num_replicas)
+                yield parts[self.rank].tolist() if self.rank < len(parts) else []
+            else:
+                yield from (batches[unit].tolist() for (unit,) in mine)
+
+    def _blocks(self, start: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Number of a first step, and the units of the steps from there on, `[steps, K]`, −1 for none."""
         per_step = (self.batch_size or 1) * self.num_replicas
-        group = max(1, _GROUP // (self.window * per_step)) * self.window
-        whole = self._full_steps - self._full_steps % self.window
-        order = _Order(self._costs, self.seed, self.epoch, per_step if self.heaviest_first else 0)
-        blocks = [(first, min(first + group, whole)) for first in range(0, whole, group)]
-        blocks += [(whole, self._full_steps)] if whole < self._full_steps else []
-        for first, last in blocks:
-            if last <= start:
-                continue
-            steps = self._assign(order, first, last)[:, self.rank]
-            yield from steps[max(0, start - first) :].tolist()
-        if len(self) > self._full_steps and start < len(self):
-            batch = self._assign(order, self._full_steps, self._full_steps + 1)[0, self.rank]
-            yield [unit for unit in batch.tolist() if unit >= 0]
+        head = int(self.heaviest_first and self.epoch == 0 and self._full_steps > 0)
+        order = EpochOrder(
+            self._units.costs,
+            self._units.by_cost,
+            per_step=per_step,
+            window=self.window,
+            numbers=(self.seed, self.epoch),
+            head=bool(head),
+        )
+        if head and start == 0:
+            yield 0, order.head[None]
+        block = max(1, _BLOCK // (self.window * per_step)) * self.window
+        for first in range(0, order.full_steps, block):
+            last = min(first + block, order.full_steps)
+            if last + head > start:
+                yield first + head, order.steps(first, last)
+        if start < len(self) and len(self) > self._full_steps:
+            yield self._full_steps, np.pad(order.tail, (0, per_step - order.tail.size), constant_values=-1)[None]
 
-    def _assign(self, order: _Order, first: int, last: int) -> NDArray[np.int64]:
-        """Units of the steps `first` to `last` (whole windows, or part of one), `[steps, N, B]`, −1 for none."""
-        steps = min(self.window, last - first)
-        ranks, size = self.num_replicas, self.batch_size or 1
-        positions = np.arange(first * ranks * size, last * ranks * size)
-        present = positions < self._costs.size
-        units = np.where(present, order(np.minimum(positions, self._costs.size - 1)), -1)
-        costs = np.where(present, self._costs[units], -1.0)
-        units, costs = units.reshape(-1, steps * ranks * size), costs.reshape(-1, steps * ranks * size)
-        if self.balance is not None:
-            by_cost = np.argsort(-costs, axis=1, kind="stable")
-            units, costs = (np.take_along_axis(values, by_cost, axis=1) for values in (units, costs))
-        units, costs = (values.reshape(-1, ranks * size) for values in (units, costs))
-        batches = _fold(units, costs, ranks) if self.balance == "attention" else _cut(units, ranks)
-
-        numbers = (self.seed, self.epoch)
-        step_keys = random_keys(np.arange(first, last), *numbers, _STEPS)
-        if first == 0 and self.epoch == 0 and self.heaviest_first:
-            step_keys[0] = 0
-        turns = np.argsort(step_keys.reshape(-1, steps), axis=1, kind="stable")
-        turns += np.arange(0, last - first, steps)[:, None]
-        rank_keys = random_keys(np.arange(first * ranks, last * ranks), *numbers, _RANKS)
-        seats = np.argsort(rank_keys.reshape(-1, ranks), axis=1, kind="stable")
-        return np.take_along_axis(batches[turns.reshape(-1)], seats[:, :, None], axis=1)
+    def _deal(self, steps: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+        """The units of these steps as batches of all ranks, `[steps, N, B]`, ranks in random order."""
+        ranks = self.num_replicas
+        evenly = self.balance == "attention" and ranks > 1
+        batches = deal_evenly(steps, self._units.costs, ranks) if evenly else deal_neighbours(steps, ranks)
+        numbers = np.arange(first * ranks, (first + steps.shape[0]) * ranks)
+        keys = random_keys(numbers, self.seed, self.epoch, _RANKS).reshape(-1, ranks)
+        return np.take_along_axis(batches, np.argsort(keys, axis=1, kind="stable")[:, :, None], axis=1)
 
 
-def _fold(units: NDArray[np.int64], costs: NDArray[np.float64], ranks: int) -> NDArray[np.int64]:
-    """Units of every step, most expensive first, dealt out so that the ranks' costs come close: `[steps, N, B]`.
+@dataclass(frozen=True)
+class _Units:
+    """What one epoch deals out."""
 
-    Each round deals one unit a rank, the most expensive one to the rank with the least so far (LPT, Graham 1969, with
-    equal numbers). For costs [9, 7, 4, 1] on 2 ranks: round 1 deals 9 and 7, round 2 deals 4 to the second rank and
-    1 to the first: 10 and 11.
-    """
-    rounds = units.reshape(units.shape[0], -1, ranks)
-    dealt = np.empty_like(rounds)
-    loads = np.zeros((units.shape[0], ranks))
-    for turn in range(rounds.shape[1]):
-        lightest = np.argsort(loads, axis=1, kind="stable")
-        np.put_along_axis(dealt[:, turn], lightest, rounds[:, turn], axis=1)
-        added = np.empty_like(loads)
-        np.put_along_axis(added, lightest, costs.reshape(rounds.shape)[:, turn], axis=1)
-        loads += np.maximum(added, 0)  # a missing unit costs nothing; its −1 only sorts it to the end
-    return dealt.transpose(0, 2, 1)
-
-
-def _cut(units: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
-    """Neighbours share a batch, `[steps, N, B]`; units missing from the last step are missing on all ranks alike."""
-    size = units.shape[1] // ranks
-    missing = int((units[-1] < 0).sum())
-    if not missing:
-        return units.reshape(-1, ranks, size)
-    # 5 units for 2 ranks of 4 are cut into [3, 2], not into [4, 1]. There is one such step, and it comes alone.
-    cut = np.full((1, ranks, size), -1, dtype=np.int64)
-    for rank, part in enumerate(np.array_split(units[-1][units[-1] >= 0], ranks)):
-        cut[0, rank, : part.size] = part
-    return cut
-
-
-class _Order:
-    """The epoch's random order of the units, the `first` most expensive ones moved to its front in epoch 0."""
-
-    def __init__(self, costs: NDArray[np.float64], seed: int, epoch: int, first: int) -> None:
-        self._order = RandomOrder(costs.size, seed, epoch, _ORDER)
-        first = min(first, costs.size) if epoch == 0 else 0
-        front = self._order(np.arange(first)).tolist()
-        # Exchanging the unit at each front place with the wanted one keeps the order a permutation.
-        moved: dict[int, int] = {}
-        origin: dict[int, int] = {}
-        for there, wanted in zip(front, _heaviest(costs, first)):
-            here, source = moved.get(there, there), origin.get(wanted, wanted)
-            moved[there], moved[source] = wanted, here
-            origin[wanted], origin[here] = there, source
-        self._from = np.array(sorted(moved), dtype=np.int64)
-        self._to = np.array([moved[key] for key in sorted(moved)], dtype=np.int64)
-
-    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        units = self._order(positions)
-        if self._from.size:
-            at = np.minimum(np.searchsorted(self._from, units), self._from.size - 1)
-            units = np.where(self._from[at] == units, self._to[at], units)
-        return units
-
-
-def _heaviest(costs: NDArray[np.float64], count: int) -> list[int]:
-    """The `count` most expensive units, ties in order of their index on every machine."""
-    if count == 0:
-        return []
-    bound = np.partition(costs, costs.size - count)[costs.size - count]
-    candidates = np.flatnonzero(costs >= bound)
-    return candidates[np.argsort(-costs[candidates], kind="stable")][:count].tolist()
+    epoch: int
+    costs: NDArray[np.float64]
+    by_cost: NDArray[np.integer] | None
+    batches: list[NDArray[np.int64]] | None
+    """Sequences of each unit; `None` where a unit is a pack."""
 
 
 def _read_lengths(lengths_or_plan: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Lengths of all sequences, and where each unit's begin."""
     if isinstance(lengths_or_plan, _Packs):
-        return np.asarray(lengths_or_plan.lengths), np.asarray(lengths_or_plan.pack_offsets)
+        return lengths_or_plan.lengths, lengths_or_plan.pack_offsets
     packed = len(lengths_or_plan) > 0 and np.ndim(lengths_or_plan[0]) == 1
     flat = np.concatenate([np.asarray(pack) for pack in lengths_or_plan]) if packed else np.asarray(lengths_or_plan)
     if flat.ndim != 1 or (flat.size and flat.dtype.kind not in "iu"):

@@ -69,23 +69,24 @@ class RandomOrder:
         self._left, self._right = bits // 2, bits - bits // 2
         self._keys = [np.uint64(_word(*numbers, turn)) for turn in range(_ROUNDS)]
 
-    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The items at these positions, int64 of the same shape."""
-        items = self._permute(positions.astype(np.uint64))
+    def __call__(self, positions: NDArray[np.int64], salts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """The items at these positions, int64 of the same shape; every value of `salts` is an order of its own."""
+        keys = np.zeros(positions.shape, np.uint64) if salts is None else _scatter(salts.astype(np.uint64))
+        items = self._permute(positions.astype(np.uint64), keys)
         outside = items >= np.uint64(self.size)
         while outside.any():
             # The network permutes the next power of two; walking on from an outside value ends inside, on an item that
             # no other position reaches.
-            items[outside] = self._permute(items[outside])
+            items[outside] = self._permute(items[outside], keys[outside])
             outside = items >= np.uint64(self.size)
         return items.astype(np.int64)
 
-    def _permute(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _permute(self, values: NDArray[np.uint64], salts: NDArray[np.uint64]) -> NDArray[np.uint64]:
         # The halves swap widths every round, so after an even number of rounds they are back in place.
         left_bits, right_bits = self._left, self._right
         left = values >> np.uint64(right_bits)
         right = values & np.uint64((1 << right_bits) - 1)
         for key in self._keys:
-            left, right = right, left ^ (_scatter(right + key) >> np.uint64(64 - left_bits))
+            left, right = right, left ^ (_scatter(right + (salts + key)) >> np.uint64(64 - left_bits))
             left_bits, right_bits = right_bits, left_bits
         return (left << np.uint64(right_bits)) | right

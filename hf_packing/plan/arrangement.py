@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .lengths import IntArray, LengthHistogram, sort_by_length
+from .lengths import IntArray, LengthHistogram
 from .table import PackTable, fill_from_table
 
 
@@ -19,33 +19,29 @@ __all__ = ["Arrangement", "arrange_table", "shuffle_packs"]
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """`pieces` `[M]` in pack order; pack i holds pieces[offsets[i] : offsets[i + 1]], offsets being `[P + 1]`."""
+    """`pieces` `[M]` in pack order; pack i holds pieces[offsets[i] : offsets[i + 1]], offsets being `[P + 1]`.
+
+    `slots` `[M]`, the slots of each piece in pack order, where the packer knows them anyway.
+    """
 
     pieces: NDArray[np.int64]
     offsets: NDArray[np.int64]
+    slots: NDArray[np.int64] | None = None
 
-    def followed_by_singles(self, pieces: NDArray[np.int64]) -> Arrangement:
-        """With one more pack for each of the given pieces."""
-        singles = self.offsets[-1] + 1 + np.arange(pieces.size)
-        return Arrangement(np.concatenate([self.pieces, pieces]), np.concatenate([self.offsets, singles]))
+    def among(self, pieces: NDArray[np.int64], alone: NDArray[np.int64]) -> Arrangement:
+        """The same packs where piece i is one of many, pieces[i], and one more pack for each piece alone."""
+        singles = self.offsets[-1] + 1 + np.arange(alone.size)
+        return Arrangement(np.concatenate([pieces[self.pieces], alone]), np.concatenate([self.offsets, singles]))
 
 
-def arrange_table(
-    table: PackTable, counted: LengthHistogram, sizes: IntArray, rng: np.random.Generator | None = None
-) -> Arrangement:
-    """Puts pieces into the packs of a table: those of one size in their order, or at random.
+def arrange_table(table: PackTable, counted: LengthHistogram, order: IntArray) -> Arrangement:
+    """Puts pieces into the packs of a table, those of one size in the order given.
 
     Args:
         table: packs for exactly the sizes counted.
-        counted: `sizes`, counted.
-        sizes (`[M]`): slots of each piece.
-        rng: decides which of the pieces of one size goes where.
+        counted: how many pieces there are of each size.
+        order (`[M]`): the pieces, size after size as counted.
     """
-    if rng is None:
-        order = sort_by_length(sizes)
-    else:
-        shuffled = rng.permutation(sizes.size)
-        order = shuffled[sort_by_length(sizes[shuffled])]
     firsts = (np.cumsum(counted.counts) - counted.counts).tolist()
     return Arrangement(*fill_from_table(table, order, dict(zip(counted.sizes.tolist(), firsts))))
 
@@ -67,4 +63,5 @@ def shuffle_packs(arrangement: Arrangement, rng: np.random.Generator) -> Arrange
     # from 0 + (2 - 0), 1 + (0 - 1), 2 + (0 - 1) = 2, 0, 1.
     came_from = np.repeat(arrangement.offsets[packs] - offsets[:-1], number[packs])
     came_from += np.arange(came_from.size)
-    return Arrangement(arrangement.pieces[came_from], offsets)
+    slots = None if arrangement.slots is None else arrangement.slots[came_from]
+    return Arrangement(arrangement.pieces[came_from], offsets, slots)

@@ -12,7 +12,8 @@ from .arrangement import Arrangement, arrange_table, shuffle_packs
 from .bounds import BoundCertificate, simple_bound
 from .histogram import best_fit_decreasing
 from .ledger import TokenLedger
-from .lengths import IntArray, check_lengths, histogram, occupied_slots
+from .lengths import IntArray, check_lengths, group_by_size, histogram, occupied_slots
+from .optimal import AUTO_STEPS, OPTIMAL_STEPS, pack_tightly
 from .pieces import CountTargets, Pieces, cut_overflow, drop_without_targets, whole_sequences
 from .plan import PackPlan
 from .policy import Strategy, parse_overflow, parse_strategy
@@ -89,11 +90,14 @@ def plan_packs(
         arrangement, proof = _place(pieces, settings, rng)
     if rng is not None:
         arrangement = shuffle_packs(arrangement, rng)
+    packed_lengths = arrangement.slots if multiple_of == 1 else None  # else the filler is in the slots
+    if packed_lengths is None:
+        packed_lengths = pieces.lengths[arrangement.pieces].astype(np.int64, copy=False)
     return PackPlan(
         max_length=max_length,
         sequence_ids=pieces.id_of(arrangement.pieces),
         starts=pieces.start_of(arrangement.pieces),
-        lengths=pieces.lengths[arrangement.pieces].astype(np.int64, copy=False),
+        lengths=packed_lengths,
         pack_offsets=arrangement.offsets,
         ledger=_balance(pieces, arrangement, settings),
         certificate=proof,
@@ -109,22 +113,41 @@ def _place(
 ) -> tuple[Arrangement, BoundCertificate]:
     """Packs the pieces that fit, and gives each above the capacity a pack of its own."""
     slots = occupied_slots(pieces.lengths, settings.multiple_of)
-    alone = np.zeros(0, np.int64)
-    fitting, inside = slots, None
-    if pieces.oversize is not None:
+    if pieces.oversize is None:
+        inside, alone, fitting = None, np.zeros(0, np.int64), slots
+    else:
         inside, alone = np.flatnonzero(~pieces.oversize), np.flatnonzero(pieces.oversize)
         fitting = slots[inside]
-    counted = histogram(fitting)
-    proof = simple_bound(counted, settings.max_length, settings.max_sequences, own_packs=alone.size)
     if settings.strategy is Strategy.SEQUENTIAL:
-        return next_fit(slots, settings.max_length, settings.max_sequences), proof
-    if settings.strategy is Strategy.STREAM:
-        return _stream(slots, pieces.oversize, settings), proof
-    table = best_fit_decreasing(counted, settings.max_length, settings.max_sequences)
-    arrangement = arrange_table(table, counted, fitting, rng)
-    if inside is not None:
-        arrangement = replace(arrangement, pieces=inside[arrangement.pieces]).followed_by_singles(alone)
-    return arrangement, proof
+        arrangement = next_fit(slots, settings.max_length, settings.max_sequences)
+        proof = simple_bound(histogram(fitting), settings.max_length, settings.max_sequences)
+    elif settings.strategy is Strategy.STREAM:
+        arrangement = _stream(slots, pieces.oversize, settings)
+        proof = simple_bound(histogram(fitting), settings.max_length, settings.max_sequences)
+    else:
+        arrangement, proof = _by_histogram(fitting, settings, rng)
+        if inside is not None:
+            arrangement = arrangement.among(inside, alone)
+    return arrangement, replace(proof, own_packs=alone.size)
+
+
+def _by_histogram(
+    slots: IntArray, settings: PlanSettings, rng: np.random.Generator | None
+) -> tuple[Arrangement, BoundCertificate]:
+    """The strategies that look at nothing but how often each number of slots occurs."""
+    if rng is None:
+        counted, order = group_by_size(slots)
+    else:
+        shuffled = rng.permutation(slots.size)
+        counted, order = group_by_size(slots[shuffled])
+        order = shuffled[order]
+    if settings.strategy is Strategy.BFD:
+        table = best_fit_decreasing(counted, settings.max_length, settings.max_sequences)
+        proof = simple_bound(counted, settings.max_length, settings.max_sequences)
+    else:
+        steps = AUTO_STEPS if settings.strategy is Strategy.AUTO else OPTIMAL_STEPS
+        table, proof = pack_tightly(counted, settings.max_length, settings.max_sequences, steps)
+    return arrange_table(table, counted, order), proof
 
 
 def _stream(slots: IntArray, oversize: NDArray[np.bool_] | None, settings: PlanSettings) -> Arrangement:

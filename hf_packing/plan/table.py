@@ -84,7 +84,7 @@ class PackTable:
 
 def fill_from_table(
     table: PackTable, order: NDArray[np.integer], group_starts: dict[int, int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Puts sequences into the packs of a table, those of one size in the order given.
 
     Args:
@@ -93,19 +93,21 @@ def fill_from_table(
         group_starts: for each size, where its sequences start in `order`.
 
     Returns:
-        int64 `[N]`, the sequences in pack order, and int64 `[P + 1]`, where each pack starts and ends.
+        The sequences in pack order, int64 `[N]`; where each pack starts and ends, int64 `[P + 1]`; and int64 `[N]`, the
+        sizes in pack order.
 
     Example:
 
         >>> table = PackTable.from_patterns([([(5, 1), (3, 1)], 2)])
-        >>> packed, offsets = fill_from_table(table, np.array([7, 8, 1, 2]), {3: 0, 5: 2})
-        >>> packed.tolist(), offsets.tolist()
-        ([1, 7, 2, 8], [0, 2, 4])
+        >>> packed, offsets, sizes = fill_from_table(table, np.array([7, 8, 1, 2]), {3: 0, 5: 2})
+        >>> packed.tolist(), offsets.tolist(), sizes.tolist()
+        ([1, 7, 2, 8], [0, 2, 4], [5, 3, 5, 3])
     """
     pack_sizes = table.pack_sizes
     offsets = np.zeros(table.num_packs + 1, dtype=np.int64)
     np.cumsum(np.repeat(pack_sizes, table.multiplicity), out=offsets[1:])
     packed = np.empty(int(offsets[-1]), dtype=np.int64)
+    packed_sizes = np.empty_like(packed)
     cursor = dict(group_starts)
     sizes, counts, entry_offsets = table.sizes.tolist(), table.counts.tolist(), table.offsets.tolist()
     begin = 0
@@ -114,12 +116,14 @@ def fill_from_table(
     for k, (times, pack_size) in enumerate(zip(table.multiplicity.tolist(), pack_sizes.tolist())):
         end = begin + times * pack_size
         block = packed[begin:end].reshape(times, pack_size)
+        size_block = packed_sizes[begin:end].reshape(times, pack_size)
         column = 0
         for e in range(entry_offsets[k], entry_offsets[k + 1]):
             count = counts[e]
             first = cursor[sizes[e]]
             last = cursor[sizes[e]] = first + times * count
             block[:, column : column + count] = order[first:last].reshape(times, count)
+            size_block[:, column : column + count] = sizes[e]
             column += count
         begin = end
-    return packed, offsets
+    return packed, offsets, packed_sizes

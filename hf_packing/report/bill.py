@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import PackingError
 from ..plan import PackPlan, plan_packs
 from . import layout as layouts_of
 from .duration import TimeModel
+from .findings import TokenFindings
 from .horizon import MAX_LENGTHS, Horizon, horizons, smallest_sufficient
 from .layout import Layout
 from .page import report_page
+from .subject import findings_of, lengths_of
 from .text import report_text
 from .verdict import verdict
 
@@ -54,6 +58,8 @@ class PaddingReport:
     """The same sequences at other values of max_length."""
     time_model: TimeModel
     """How step and epoch times were guessed."""
+    findings: TokenFindings | None = None
+    """EOS, BOS and duplicates, where tokens were given."""
 
     @property
     def verdict(self) -> str:
@@ -105,6 +111,7 @@ class PaddingReport:
             "ledger": self.plan.ledger.to_dict(),
             "max_lengths": [_plain(asdict(row)) for row in self.horizons],
             "suggested_max_length": self.suggested_max_length,
+            "findings": None if self.findings is None else asdict(self.findings),
             "assumptions": self.time_model.assumptions,
             "verdict": self.verdict,
         }
@@ -128,20 +135,8 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
 
 
-def _checked(lengths: ArrayLike) -> NDArray[np.int64]:
-    array = np.asarray(lengths)
-    if array.size == 0:
-        return np.zeros(0, np.int64)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise PackingError(
-            f"padding_report takes a 1-D list of integer lengths or a dataset, got {array.ndim} dimension(s) of "
-            f"{array.dtype}. For a dataset that is not tokenised yet, tokenise it first (hf-packing report does)."
-        )
-    return array.astype(np.int64)
-
-
 def padding_report(
-    data: ArrayLike,
+    data: ArrayLike | Dataset,
     max_length: int = 2048,
     batch_size: int = 8,
     *,
@@ -150,11 +145,16 @@ def padding_report(
     strategies: tuple[str, ...] | None = None,
     max_lengths: tuple[int, ...] = MAX_LENGTHS,
     hidden_size: int = 2048,
+    column: str = "input_ids",
+    tokenizer: Any = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    bos_token_id: int | None = None,
 ) -> PaddingReport:
     """Lay the same sequences out in every layout and count slots, padding, attention scores and steps.
 
     Args:
-        data (`[N]` integers): tokens of each sequence.
+        data (`[N]` integers, or `datasets.Dataset`): tokens of each sequence, or tokenised rows; of packed rows (with
+            `seq_lengths`) the sequences inside.
         max_length (`int`, *optional*, defaults to `2048`): capacity of a row, in tokens.
         batch_size (`int`, *optional*, defaults to `8`): rows a batch, for padded rows and for packs alike.
         seed (`int`, *optional*): shuffles the order in which padded batches are filled; None keeps the order given.
@@ -163,6 +163,10 @@ def padding_report(
         strategies (`tuple[str, ...]`, *optional*): strategies of `plan_packs` to compare; defaults to all of them.
         max_lengths (`tuple[int, ...]`, *optional*): values of max_length for the table that helps to choose it.
         hidden_size (`int`, *optional*, defaults to `2048`): width of the model, for the guess of the time.
+        column (`str`, *optional*, defaults to `"input_ids"`): token column of a dataset.
+        tokenizer (*optional*): names the EOS and BOS to look for in a dataset.
+        eos_token_id (`int` or list, *optional*): the same without a tokenizer, or other than the tokenizer's.
+        bos_token_id (`int`, *optional*): likewise.
 
     Returns:
         `PaddingReport`, with `to_text()`, `to_dict()`, `to_json()` and `to_html(path)`.
@@ -179,7 +183,7 @@ def padding_report(
         >>> bill.plan.lower_bound
         2
     """
-    lengths = _checked(data)
+    lengths = lengths_of(data, column)
     if batch_size < 1:
         raise PackingError(f"batch_size is {batch_size}; a batch needs at least 1 row.")
     reference = plan_packs(lengths, max_length, strategy="bfd", overflow=overflow)
@@ -203,7 +207,7 @@ def padding_report(
     ]
     # Cutting sequences anywhere always fills the packs; it is a layout to compare, never the recommendation.
     whole = [strategy for strategy in plans if strategy != "wrapped"] or list(plans)
-    best = min(whole, key=lambda strategy: plans[strategy].num_packs)
+    best = min(whole, key=lambda strategy: (plans[strategy].num_packs, strategy != "bfd"))
     return PaddingReport(
         sequences=lengths.size,
         tokens=int(lengths.sum()),
@@ -217,4 +221,5 @@ def padding_report(
         plan=plans[best],
         horizons=horizons(lengths, (*max_lengths, max_length), "truncate" if overflow == "error" else overflow),
         time_model=TimeModel(hidden_size=hidden_size),
+        findings=findings_of(data, column, tokenizer, eos_token_id, bos_token_id),
     )

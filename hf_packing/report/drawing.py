@@ -87,7 +87,7 @@ def histogram(lengths: NDArray[np.int64], max_length: int) -> str:
     def place(value: float) -> float:
         return 100 * (float(scale(value)) - low) / (high - low)
 
-    height, base = 190, 160
+    height, base = 198, 160
     tallest = counts.max()
     parts = []
     for left, right, count in zip(edges, edges[1:], counts):
@@ -104,8 +104,8 @@ def histogram(lengths: NDArray[np.int64], max_length: int) -> str:
     at = place(max_length)
     parts.append(f'<line class="limit" x1="{at:.3f}%" x2="{at:.3f}%" y1="18" y2="{base}"/>')
     parts.append(_text(at, 13, f"max_length {max_length:,}", "end" if at > 50 else "start", "figure"))
-    spacing = "a bin is a factor" if geometric else "bins of equal width"
-    parts.append(_text(0, height - 2, f"tokens a sequence ({spacing})", style="tick"))
+    name = "tokens in a sequence" + (", logarithmic scale" if geometric else "")
+    parts.append(_text(0, height - 2, name, style="tick"))
     return _svg(height, f"Histogram of {lengths.size:,} sequence lengths, capacity {max_length:,}", parts)
 
 

@@ -137,7 +137,7 @@ def _pictures(report: PaddingReport) -> str:
             ),
             _figure(
                 _packs(report),
-                f"Packed ({best}): a sample of {min(DRAWN_ROWS, report.plan.num_packs):,} of "
+                f"{best.capitalize()}: a sample of {min(DRAWN_ROWS, report.plan.num_packs):,} of "
                 f"{report.plan.num_packs:,} packs; a colour is one sequence, and none sees another.",
             ),
         ]
@@ -170,6 +170,13 @@ def _ledger(report: PaddingReport) -> str:
         ),
     ]
     return _table(header, [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows])
+
+
+def _findings(report: PaddingReport) -> str:
+    if report.findings is None:
+        return ""
+    lines = "".join(f"<li>{escape(line)}</li>" for line in report.findings.lines())
+    return f"<h2>What the tokens show</h2>\n<ul>{lines}</ul>"
 
 
 def report_page(report: PaddingReport) -> str:
@@ -206,6 +213,7 @@ def report_page(report: PaddingReport) -> str:
 step× and epoch× are guesses against the batch's longest: {escape(report.time_model.assumptions)}.</p>
 <h2>Every token accounted for</h2>
 {_ledger(report)}
+{_findings(report)}
 <h2>Which max_length</h2>
 {_horizon_table(report)}
 {suggestion}

@@ -83,6 +83,12 @@ def _ledger_lines(report: PaddingReport) -> list[str]:
     return lines
 
 
+def _findings_lines(report: PaddingReport) -> list[str]:
+    if report.findings is None:
+        return []
+    return ["What the tokens show:", *(f"  {line}" for line in report.findings.lines()), ""]
+
+
 def report_text(report: PaddingReport) -> str:
     """The whole report as plain text: verdict, layouts, ledger, and the table of max_length."""
     order = "in the order given" if report.seed is None else f"shuffled with seed {report.seed}"
@@ -95,7 +101,8 @@ def report_text(report: PaddingReport) -> str:
         _layout_table(report),
         *wrap(
             f"* {report.plan.num_packs:,} packs, proven bound {report.plan.lower_bound:,}. Causal scores are half "
-            f"squares, l²/2. step× and epoch× are guesses against the batch's longest: {report.time_model.assumptions}.",
+            f"squares, l²/2. step× and epoch× are guesses against the batch's longest: "
+            f"{report.time_model.assumptions}.",
             width=WIDTH,
             initial_indent="  ",
             subsequent_indent="    ",
@@ -104,6 +111,7 @@ def report_text(report: PaddingReport) -> str:
         "Every token accounted for:",
         *_ledger_lines(report),
         "",
+        *_findings_lines(report),
         "Which max_length (packed by best fit; kept: share of the tokens within max_length)",
         _horizon_table(report),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +15,9 @@ from datasets import IterableDataset as HFIterableDataset
 from datasets.distributed import split_dataset_by_node
 from numpy.typing import NDArray
 
-from ..data import PackedDataset, PackedStream, PaddingFreeCollator, TokenColumn, dataset_lengths, plan_dataset
+from ..data import PackedDataset, PaddingFreeCollator, dataset_lengths, plan_dataset
+from ..data.columns import TokenColumn
+from ..data.slices import Slices
 from ..errors import PackingError
 from ..plan import PackPlan
 from .batches import PaddedCollator
@@ -28,6 +29,10 @@ from .ranks import Ranks
 __all__ = ["Arranged", "arrange"]
 
 logger = logging.getLogger(__name__)
+
+
+class PackedStream: ...
+
 
 _WARN_LOST, _REFUSE_LOST = 0.01, 0.5
 
@@ -116,7 +121,7 @@ def arrange(
         ready_rows (`bool`): rows are cut and labelled already.
 
     Raises:
-        PackingError: nothing to train on, packs where the model cannot take them, or a loss of tokens nobody asked for.
+        PackingError: nothing to train on, packs where the model cannot take them, or tokens lost that nobody asked to.
     """
     if isinstance(dataset, HFIterableDataset | PackedStream) or not hasattr(dataset, "__len__"):
         return _arrange_stream(dataset, settings, packing and layout != "group", ranks, ready_rows)
@@ -158,8 +163,8 @@ def _plan(dataset: Dataset, settings: PackingSettings, packed: bool, name: str) 
     if plan.num_packs == 0:
         raise PackingError(
             f"No sequence of the {name} dataset has a target: {ledger.sequences_in} sequences, "
-            f"{ledger.sequences_empty} empty, {ledger.sequences_dropped} dropped. Check the labels (or masks), and that "
-            f"prompts are not longer than max_length={max_length}."
+            f"{ledger.sequences_empty} empty, {ledger.sequences_dropped} dropped. Check the labels (or masks), "
+            f"and that prompts are not longer than max_length={max_length}."
         )
     lost = ledger.tokens_lost / max(ledger.tokens_in, 1)
     if lost > _REFUSE_LOST and not settings.overflow_was_set:
@@ -170,7 +175,9 @@ def _plan(dataset: Dataset, settings: PackingSettings, packed: bool, name: str) 
             f"explicitly (overflow={settings.overflow!r}) if this is meant."
         )
     if lost > _WARN_LOST:
-        logger.warning("%.1f %% of the tokens of the %s dataset are lost at max_length=%s.", 100 * lost, name, max_length)
+        logger.warning(
+            "%.1f %% of the tokens of the %s dataset are lost at max_length=%s.", 100 * lost, name, max_length
+        )
     return plan
 
 
@@ -206,7 +213,10 @@ def _refuse_packs(layout: str, name: str) -> None:
 def _packed_already(dataset: Dataset, name: str) -> Arranged:
     column = TokenColumn.of_dataset(dataset, "seq_lengths")
     offsets = np.concatenate([[0], np.cumsum(column.lengths)])
-    lengths = PackLengths(lengths=column.everything().astype(np.int64), pack_offsets=offsets)
+    lengths = PackLengths(
+        lengths=column.gather(Slices.whole(np.arange(len(dataset)), column.lengths)).astype(np.int64),
+        pack_offsets=offsets,
+    )
     message = f"{name}: {len(dataset):,} packs of {offsets[-1]:,} sequences, used as they are"
     return Arranged(
         dataset=dataset.with_format("numpy"), lengths=lengths, packed=True, padding_free=True, messages=(message,)
@@ -221,7 +231,8 @@ def _as_dataset(rows: Any, name: str) -> Dataset:
         row = rows[number]
         if "input_ids" not in row:
             raise PackingError(
-                f"Row {number} of the {name} dataset has no 'input_ids' (it has {', '.join(map(str, row))}); tokenise it."
+                f"Row {number} of the {name} dataset has no 'input_ids' (only {', '.join(map(str, row))}); tokenise "
+                "it."
             )
         columns.append({key: _as_list(row[key]) for key in kept if key in row})
     return Dataset.from_list(columns) if columns else Dataset.from_dict({"input_ids": []})

@@ -51,8 +51,8 @@ class BatchFacts:
         facts, counts = inputs.pop(FACTS_KEY, None), inputs.pop(SLOTS_KEY, None)
         if facts is None:
             return inputs, cls._from_rows(inputs)
-        # Each row of facts: real tokens, slots of the segment, sequence id, targets. Segments lie one behind the other:
-        # for segments of 4, 3 and 5 slots the starts are 0, 4 and 7. A segment without real tokens is padding.
+        # Each row of facts: real tokens, slots of the segment, sequence id, targets. Segments follow each other: for
+        # segments of 4, 3 and 5 slots the starts are 0, 4 and 7. A segment without real tokens is padding.
         real, segments, ids, targets = facts.unbind(1)
         starts, used = segments.cumsum(0) - segments, real > 0
         packs, slots = counts.tolist() if counts is not None else (1, inputs["input_ids"].numel())
@@ -153,7 +153,7 @@ def filler_batch(pad_token_id: int, position_ids_start: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PaddedCollator:
-    """One sequence a row, padded on the right to the longest, with an attention mask: for models that cannot be packed.
+    """One sequence a row, padded on the right to the longest, with an attention mask.
 
     Example:
         >>> batch = PaddedCollator(pad_token_id=0)([{"input_ids": [7, 8, 9]}, {"input_ids": [4, 5]}])

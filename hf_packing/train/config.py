@@ -1,4 +1,4 @@
-"""The settings of a packed run: fields for TRL-style configs and YAML files, and the one frozen view the rest reads."""
+"""The settings of a packed run: fields for TRL-style configs and YAML files, and the frozen view the rest reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..plan import Overflow, Strategy
 __all__ = ["PackingFields", "PackingSFTConfig", "PackingSettings", "PackingTrainingArguments"]
 
 _STRATEGIES = [*Strategy, "bfd_split"]
-_CHOICES = {
+_CHOICES: dict[str, list[str]] = {
     "overflow": list(Overflow),
     "loss_normalization": ["token", "sequence"],
     "isolation_check": ["error", "warn", "group", "off"],

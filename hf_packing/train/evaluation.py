@@ -37,8 +37,9 @@ class EvalRun:
 
     Args:
         collect (`bool`): keep predictions, as `compute_metrics` and `predict` need.
-        batch_metrics (*optional*): `compute_metrics` under `batch_eval_metrics=True`: it is handed the sequences of each
-            batch and the memory does not grow with the set.
+        batch_metrics (*optional*): `compute_metrics` under `batch_eval_metrics=True`: it is handed the sequences of
+            each batch, and memory does not grow with the set.
+        with_inputs (`bool`): hand `compute_metrics` the input ids too.
     """
 
     def __init__(self, collect: bool, batch_metrics: Callable[..., Any] | None, with_inputs: bool) -> None:

@@ -75,7 +75,7 @@ class EvalBatchSampler(Sampler[list[int]]):
 class PackingDataLoader(DataLoader):
     """A DataLoader over packs (or sequences) with a batch sampler of its own.
 
-    `set_epoch` is what Trainer calls at the start of an epoch; after it skipped batches of a resumed epoch it calls the
+    `set_epoch` is what Trainer calls at the start of an epoch; after skipping batches of a resumed epoch it calls the
     sampler's instead, which does the same.
     """
 
@@ -184,7 +184,8 @@ def train_loader(
     config: Any,
     grouped: bool,
 ) -> PackingDataLoader:
-    """Batches of packs (or of sequences, up to a token budget), new neighbours each epoch, alike in cost on all ranks."""
+    """Batches of packs (or of sequences up to a token budget): new neighbours each epoch, alike in cost on all "
+    "ranks."""
     size: dict[str, int] = {"batch_size": batch_size}
     if settings.max_tokens_per_batch is not None:
         size = {"max_tokens": settings.max_tokens_per_batch}
@@ -208,8 +209,6 @@ def train_loader(
         drop_last=args.dataloader_drop_last,
         on_epoch=on_epoch,
     )
-    if args.dataloader_persistent_workers and on_epoch is not None:
-        logger.warning("dataloader_persistent_workers is ignored: workers have to see the new packs of each epoch.")
     return PackingDataLoader(
         arranged.dataset,
         batch_sampler=sampler,
@@ -248,6 +247,7 @@ def _worker_settings(args: Any, workers: int) -> dict[str, Any]:
     }
     if workers:
         settings |= {
+            "persistent_workers": args.dataloader_persistent_workers,
             "prefetch_factor": args.dataloader_prefetch_factor,
             "multiprocessing_context": args.dataloader_multiprocessing_context,
         }

@@ -1,4 +1,4 @@
-"""Counting targets and normalising the loss: pure functions on tensors, the only place that decides what a token weighs.
+"""Counting targets and normalising the loss: pure functions on tensors, the only place that says what a token weighs.
 
 Shape legend: B rows, L slots a row, S sequences (or pieces of one) in a batch, V vocabulary, N targets of a step.
 
@@ -45,8 +45,8 @@ def aligned_labels(labels: torch.Tensor, shifts: bool = True) -> torch.Tensor:
 
     Args:
         labels (`[B, L]`, integer): label of each token, `-100` where it is no target.
-        shifts (`bool`, *optional*, defaults to `True`): whether slot t predicts token t + 1 (causal models). The result
-            then has L - 1 slots a row; the last slot of a row predicts nothing.
+        shifts (`bool`, *optional*, defaults to `True`): whether slot t predicts token t + 1 (causal models). The
+            result then has L - 1 slots a row; the last slot of a row predicts nothing.
 
     Example:
         >>> aligned_labels(torch.tensor([[-100, 12, 13, -100, 22]])).tolist()

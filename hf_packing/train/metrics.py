@@ -70,7 +70,7 @@ class LossMeter:
 
     def take(self, accelerator: Any, extra: list[float]) -> tuple[dict[str, float], list[float]]:
         """The sums over all ranks, by name, and those of `extra`; starts over from zero. Collective."""
-        names = [name for name in self.FIELDS]
+        names = list(self.FIELDS)
         sums = sum_over_ranks(accelerator, [*(self._sums.get(name, 0.0) for name in names), *extra])
         present = set(self._sums)
         self._sums = {}

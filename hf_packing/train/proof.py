@@ -18,9 +18,9 @@ __all__ = ["BatchForm", "choose_batch_form", "prove_isolation"]
 class BatchForm:
     """How batches of this model look."""
 
-    layout: str
+    layout: Any
     """`"flat"`, `"rows"`, or `"group"`: one sequence a row, for models that cannot be packed."""
-    boundaries: str
+    boundaries: Any
     position_ids_start: int
     kernel: str
     why: str = ""
@@ -36,7 +36,7 @@ def choose_batch_form(model: Any, settings: PackingSettings) -> BatchForm:
     """
     if getattr(model.config, "is_encoder_decoder", False):
         raise PackingError(
-            f"{type(model).__name__} is an encoder-decoder model; packing is for decoder-only models. Set packing=False."
+            f"{type(model).__name__} is an encoder-decoder model; packing is for decoder-only ones. Set packing=False."
         )
     support, why = inspect_model(model), ""
     if settings.attention == "auto" and support.dense_mask and support.can_switch_attention:
@@ -47,8 +47,10 @@ def choose_batch_form(model: Any, settings: PackingSettings) -> BatchForm:
     if (limit := _crossed(support, settings)) is not None:
         message = (
             f"max_length={settings.max_length} lets packs grow beyond {limit} tokens, where {type(model).__name__} "
-            f"changes with the length of the whole row ({'; '.join(support.reasons)}), so a long neighbour would change "
-            f"a short sequence. Set max_length to at most {limit}, or isolation_check='group' to train one sequence a row."
+            f"changes with the length of the whole row ({'; '.join(support.reasons)}), so a long neighbour "
+            f"would change a short sequence. Set max_length to at most {limit}, or isolation_check='group' to train "
+            "one "
+            "sequence a row."
         )
         if settings.isolation_check == "error":
             raise ContaminationError(message)

@@ -23,8 +23,8 @@ __all__ = ["PackingSFTTrainer"]
 class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
     """A [`~trl.SFTTrainer`] whose packing is planned, proven and exact; it takes the same arguments and datasets.
 
-    TRL formats and tokenises; planning, packing, batches, normalisation and evaluation are this package's. The loss goes
-    through TRL's fused head, which never materialises the `[T, V]` logits.
+    TRL formats and tokenises; planning, packing, batches, normalisation and evaluation are this package's. The loss
+    goes through TRL's fused head, which never materialises the `[T, V]` logits.
 
     Args:
         model: a model, a PEFT model, or a name or path, as in `SFTTrainer`.

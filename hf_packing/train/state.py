@@ -38,8 +38,8 @@ def load_run_state(checkpoint: str | os.PathLike[str], rank: int, ranks: int, ne
     if not path.exists():
         if needed:
             raise PackingError(
-                f"{path} is missing, so the place in the stream is not known and resuming would repeat sequences. Resume "
-                "from an earlier checkpoint that has it (the run may have ended while this one was written)."
+                f"{path} is missing, so the place in the stream is not known and resuming would repeat sequences. "
+                "Resume from an earlier checkpoint that has it (the run may have ended while this one was written)."
             )
         return None
     state = json.loads(path.read_text())

@@ -157,12 +157,10 @@ class SteppingMixin(CountsTokensSeen, TrainerParts):
             self._eval_run.losses.add(**known)
 
     def _token_losses(self, model: Any, inputs: dict[str, Any], with_outputs: bool) -> TokenLosses:
-        return logit_losses(
-            model,
-            inputs,
-            shifts=self._shifts,
-            label_smoothing=self.label_smoother.epsilon if self.label_smoother else 0.0,
-        )
+        return logit_losses(model, inputs, shifts=self._shifts, label_smoothing=self._label_smoothing())
+
+    def _label_smoothing(self) -> float:
+        return self.label_smoother.epsilon if self.label_smoother is not None else 0.0
 
     def _aux_coefficient(self) -> float:
         return float(getattr(bare_model(self).config.get_text_config(), "router_aux_loss_coef", 0.0) or 0.0)

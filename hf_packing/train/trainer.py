@@ -11,6 +11,7 @@ from transformers import Trainer
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from ..errors import PackingError
+from ..plan import PackPlan
 from .arrange import Arranged, arrange
 from .batches import TrainerCollator
 from .callback import PackingCallback
@@ -29,6 +30,10 @@ from .window import BatchCounts
 __all__ = ["PackingTrainer", "PackingTrainerMixin"]
 
 
+_PACKS_BEFORE_ALARM = 64
+"""Fewer packs say little: the last one of a small set may hold almost nothing."""
+
+
 class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
     """What packing changes in a [`~transformers.Trainer`]: batches, normalisation, evaluation, numbers.
 
@@ -44,15 +49,15 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
         self.meter = TrainMeter()
         self._refuse_what_cannot_hold(given_collator)
         self._given_collator = given_collator
-        self._micro_batch: _MicroBatch | None = None
+        self._micro_batch = None
         self._step_counts = BatchCounts()
         self._scaled_here = False
-        self._follows_count: bool | None = None
-        self._eval_run: EvalRun | None = None
+        self._follows_count = None
+        self._eval_run = None
         self._resume_from: str | None = None
-        self._stream: StreamBatches | None = None
+        self._stream = None
         self._arranged: dict[int, Arranged] = {}
-        self._proven = False
+        self._proven = self._alarmed = False
         self._shifts = loss_shifts_labels(self)
         self._ranks = Ranks.of(self)
         self._choose_form()
@@ -64,13 +69,16 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
             }
         else:
             self.eval_dataset = self._arrange(self.eval_dataset, self.packing.eval_packing, "eval")
-        self._match_sequences_per_step()
+        arranged = self._arranged.get(id(self.train_dataset))
+        if arranged is not None and arranged.plan is not None and arranged.packed:
+            self._match_sequences_per_step(arranged.plan)
+            self._alarm(arranged.plan.fill, "of the planned slots hold real tokens")
         self.add_callback(PackingCallback(self))
 
     def _refuse_what_cannot_hold(self, given_collator: Any) -> None:
         if self.args.n_gpu > 1:
             raise PackingError(
-                f"{self.args.n_gpu} GPUs are visible to one process, so Trainer would wrap the model in nn.DataParallel, "
+                f"{self.args.n_gpu} GPUs are visible to one process, so Trainer would use nn.DataParallel, "
                 "which cannot share out a flattened batch and rescales the loss. Start with `accelerate launch` or "
                 "`torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
             )
@@ -83,8 +91,8 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
         for name, size in (("cp_size", self.get_cp_size()), ("sp_size", self.get_sp_size())):
             if size > 1 and (flattens or self.packing.eval_packing):
                 raise PackingError(
-                    f"{name}={size}: context and sequence parallelism cut a row between ranks and replace its mask by a "
-                    f"causal one, so packed sequences would see each other. Set {name}=1, or packing=False."
+                    f"{name}={size}: context and sequence parallelism cut a row between ranks and replace its mask by "
+                    f"a causal one, so packed sequences would see each other. Set {name}=1, or packing=False."
                 )
 
     def _choose_form(self) -> None:
@@ -121,21 +129,29 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
     _rows_are_ready = False
     """Whether unpacked rows were cut and labelled already, and have a collator of their own."""
 
-    def _match_sequences_per_step(self) -> None:
-        arranged = self._arranged.get(id(self.train_dataset))
-        if arranged is None or arranged.plan is None or not self.packing.packing or not arranged.plan.num_packs:
-            return
-        per_pack = arranged.plan.ledger.sequences_packed / arranged.plan.num_packs
+    def _match_sequences_per_step(self, plan: PackPlan) -> None:
+        """Say what packing makes of an optimizer step; with `match_sequences_per_step`, lower the accumulation."""
+        sequences = plan.ledger.sequences_packed / plan.num_packs
+        tokens = plan.ledger.tokens_packed / plan.num_packs
         unpacked = self._train_batch_size * self.args.gradient_accumulation_steps * self._ranks.count
         if self.packing.match_sequences_per_step:
-            self.args.gradient_accumulation_steps = max(1, round(self.args.gradient_accumulation_steps / per_pack))
+            self.args.gradient_accumulation_steps = max(1, round(self.args.gradient_accumulation_steps / sequences))
         packs = self._train_batch_size * self.args.gradient_accumulation_steps * self._ranks.count
-        tokens = arranged.plan.ledger.tokens_packed / arranged.plan.num_packs
-        advice = "" if self.packing.match_sequences_per_step else "; match_sequences_per_step=True keeps them alike"
+        advice = "" if self.packing.match_sequences_per_step else " (match_sequences_per_step=True keeps them alike)"
         self._say(
-            f"an optimizer step sees {packs} packs = about {packs * per_pack:,.0f} sequences, {packs * tokens:,.0f} tokens; "
-            f"without packing it would see {unpacked} sequences, {unpacked * tokens / per_pack:,.0f} tokens{advice}"
+            f"an optimizer step sees {packs} packs = about {packs * sequences:,.0f} sequences, {packs * tokens:,.0f} "
+            f"tokens; unpacked it would see {unpacked} sequences, {unpacked * tokens / sequences:,.0f} tokens{advice}"
         )
+
+    def _alarm(self, fill: float, what: str) -> None:
+        """Warn once that packs are emptier than asked for."""
+        if fill < self.packing.min_fill:
+            self._alarmed = True
+            self._say(
+                f"WARNING: {fill:.1%} {what}, below min_fill={self.packing.min_fill:.0%}; `hf-packing report` shows "
+                "which "
+                "max_length fits these lengths."
+            )
 
     def _say(self, line: str) -> None:
         self.accelerator.print(f"[hf_packing] {line}")
@@ -152,9 +168,10 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
     def before_training(self) -> None:
         """Once the model is wrapped: prove that nothing leaks, take over the counters of a resumed run."""
         needs_proof = self.packing.packing or self.packing.padding_free
-        if needs_proof and not self._proven and self.packing.isolation_check != "off":
-            if self.batch_form.layout != "group":
-                self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        if self.packing.isolation_check == "off" or self.batch_form.layout == "group":
+            needs_proof = False
+        if needs_proof and not self._proven:
+            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
         if self._resume_from is not None:
             state = load_run_state(self._resume_from, self.args.process_index, self.args.world_size, needed=False)
             if state is not None:
@@ -174,7 +191,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
             if found is None:
                 raise PackingError(f"resume_from_checkpoint=True, but {self.args.output_dir} holds no checkpoint.")
             resume_from_checkpoint = found
-        self._resume_from = resume_from_checkpoint or None
+        self._resume_from = str(resume_from_checkpoint) if resume_from_checkpoint else None
         self.meter.start_run()
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)  # type: ignore[misc]
         loss = output.metrics.get("train_loss", output.training_loss)
@@ -260,12 +277,9 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
         numbers = self.meter.report(
             self.accelerator, self._ranks.count, flops_per_token(bare_model(self)) if peak else None, peak
         )
-        low = self.packing.packing and self.packing.min_fill and 0 < numbers["fill"] < self.packing.min_fill
-        if low:
-            self._say(
-                f"WARNING: {numbers['fill']:.1%} of the slots held real tokens, below min_fill={self.packing.min_fill:.0%}; "
-                "the plan, max_length or the data changed. hf-packing report shows which length fits."
-            )
+        run = self.meter.run
+        if self.packing.packing and not self._alarmed and run.packs >= _PACKS_BEFORE_ALARM:
+            self._alarm(run.tokens / run.slots, "of the slots held real tokens so far")
         return numbers
 
 

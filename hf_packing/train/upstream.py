@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from .window import BatchCounts
 
 
-__all__ = ["CountsTokensSeen", "TrainerParts", "bare_model", "forward_names", "loss_shifts_labels", "tokenize_with_trl"]
+__all__ = [
+    "CountsTokensSeen",
+    "TrainerParts",
+    "bare_model",
+    "forward_names",
+    "loss_shifts_labels",
+    "tokenize_with_trl",
+]
 
 
 def bare_model(trainer: Any) -> Any:
@@ -39,8 +46,8 @@ def forward_names(trainer: Any) -> frozenset[str]:
 def loss_shifts_labels(trainer: Any) -> bool:
     """Whether slot t of the model's output predicts token t + 1 (causal), and not token t (masked language models).
 
-    Read from `Trainer._loss_shifts_labels`, which knows the library's own loss functions; a causal model with a loss of
-    its own is told by the name of its class.
+    Read from `Trainer._loss_shifts_labels`, which knows the library's own loss functions; a causal model with a loss
+    of its own is told by the name of its class.
     """
     name = type(bare_model(trainer)).__name__
     return trainer._loss_shifts_labels or any(part in name for part in ("CausalLM", "LMHead"))
@@ -92,6 +99,8 @@ class TrainerParts:
         _eval_run: EvalRun | None
         _step_counts: BatchCounts
         _micro_batch: MicroBatch | None
+        _follows_count: bool | None
+        compute_loss: Any
         _pad_token_id: Any
         _say: Any
 

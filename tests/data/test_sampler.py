@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from hf_packing.data.sampler import PackBatchSampler
 from hf_packing.errors import PackingError
+from hf_packing.plan import plan_packs
 
 
 def schedule(lengths, epoch=0, num_replicas=1, **options):
@@ -31,7 +32,7 @@ def long_tailed(count, seed=0):
     return np.clip(np.random.RandomState(seed).lognormal(5, 1.2, count), 1, 20_000).astype(np.int64)
 
 
-GOLDEN = [[[2, 1], [0, 7], []], [[8, 6], [5, 3], [4]]]
+GOLDEN = [[[2, 1], [0, 7], [8]], [[4, 6], [5, 3], []]]
 
 SETTINGS = {
     "batch_size": st.integers(1, 5),
@@ -158,20 +159,29 @@ def test_length_balance_groups_like_lengths_in_a_batch():
     assert len({tuple(sorted(batch)) for batch in first}) == 4
 
 
-def test_windows_keep_the_order_random():
-    """Balance moves a unit only inside its window, wherever the random order put it."""
+@pytest.mark.parametrize("window", [1, 16])
+def test_the_order_of_steps_stays_random(window):
+    """Like costs meet in a step, but neither the epoch nor a window runs from expensive to cheap."""
     lengths = np.arange(1, 4097)
-    options = {"batch_size": 1, "num_replicas": 2, "window": 8}
-    balanced = schedule(lengths, **options)
-    random = schedule(lengths, balance=None, **options)
-    windows = [
-        [{rank[step][0] for rank in ranks for step in range(first, first + 8)} for first in range(0, 2048, 8)]
-        for ranks in (balanced, random)
+    ranks = schedule(lengths, batch_size=1, num_replicas=2, window=window)
+    costs = np.array([np.mean([lengths[rank[step][0]] for rank in ranks]) for step in range(2048)])
+    places = np.arange(costs.size)
+    assert abs(np.corrcoef(costs, places)[0, 1]) < 0.1
+    assert abs(np.corrcoef(costs, places % 16)[0, 1]) < 0.1
+    assert abs(np.corrcoef(costs[1:], costs[:-1])[0, 1]) < 0.15
+    windows = costs.reshape(-1, 16).mean(axis=1)
+    assert windows.std() > 200, "4096 ÷ √12 ÷ √16 = 296 for a random order"
+
+
+def test_neighbours_change_inside_the_window():
+    """Units of one epoch's step meet others in the next, even where sorting alone would join them for ever."""
+    lengths = np.arange(1, 513)
+    met = [
+        {frozenset((a[0], b[0])) for a, b in zip(*schedule(lengths, epoch, batch_size=1, num_replicas=2))}
+        for epoch in range(3)
     ]
-    assert windows[0] == windows[1]
-    means = np.array([np.mean(list(window)) for window in windows[0]])
-    assert abs(np.corrcoef(means, np.arange(means.size))[0, 1]) < 0.2
-    assert means.std() > 150  # 4096/√12/√16 = 296 for a random order; a stratified one would be near 0
+    assert all(len(pairs) == 256 for pairs in met)
+    assert len(met[0] & met[1]) < 64 and len(met[1] & met[2]) < 64
 
 
 @pytest.mark.parametrize("balance", ["attention", "length", None])
@@ -205,11 +215,9 @@ def test_fewer_units_than_ranks():
 
 
 def test_reads_plans_and_seq_lengths_alike():
-    class Plan:
-        lengths = np.array([3, 2, 4, 1])
-        pack_offsets = np.array([0, 2, 3, 4])
-
-    assert list(PackBatchSampler(Plan(), batch_size=1)) == list(PackBatchSampler([[3, 2], [4], [1]], batch_size=1))
+    plan = plan_packs(long_tailed(200), 4096, overflow="own_pack", seed=0)
+    rows = [lengths.tolist() for _, _, lengths in plan]
+    assert schedule(plan, batch_size=1, num_replicas=2) == schedule(rows, batch_size=1, num_replicas=2)
 
 
 def test_works_in_a_dataloader_with_workers():
@@ -265,3 +273,55 @@ def test_a_state_of_another_schedule_is_refused(change):
         PackBatchSampler(long_tailed(30, seed=1), **options).load_state_dict(state)
     with pytest.raises(PackingError, match="batch 99 of an epoch of 8"):
         PackBatchSampler(long_tailed(30), **options).load_state_dict(state | {"batches": 99})
+
+
+BUDGET = {"max_tokens": st.integers(60, 200)} | {k: v for k, v in SETTINGS.items() if k != "batch_size"}
+
+
+@settings(max_examples=25, deadline=None)
+@given(lengths=st.lists(st.integers(1, 60), max_size=70), **BUDGET)
+def test_token_budget_every_sequence_once_and_equal_steps_in_all_epochs(lengths, max_tokens, num_replicas, **options):
+    steps = set()
+    for epoch in range(3):
+        ranks = schedule(lengths, epoch, max_tokens=max_tokens, num_replicas=num_replicas, **options)
+        assert sorted(flat(ranks)) == list(range(len(lengths)))
+        steps |= {len(rank) for rank in ranks}
+        for batch in (batch for rank in ranks for batch in rank):
+            assert sum(lengths[unit] for unit in batch) <= max_tokens
+            if options["balance"] == "length" and batch:
+                assert len(batch) * max(lengths[unit] for unit in batch) <= max_tokens
+    assert len(steps) == 1
+
+
+def test_token_budget_fills_batches():
+    lengths = long_tailed(2000)
+    batches = [batch for rank in schedule(lengths, max_tokens=20_000, num_replicas=2) for batch in rank]
+    assert len(batches) <= -(-lengths.sum() // 20_000) + 2
+    padded = [batch for rank in schedule(lengths, max_tokens=20_000, balance="length") for batch in rank]
+    assert lengths.sum() / sum(len(b) * max(lengths[u] for u in b) for b in padded) > 0.9
+
+
+def test_token_budget_splits_batches_for_the_last_step():
+    """Three full batches for two ranks: the third is split, so that no rank runs a filler batch."""
+    ranks = schedule([4] * 6, max_tokens=8, num_replicas=2)
+    assert [[len(batch) for batch in rank] for rank in ranks] == [[2, 1], [2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "balance"),
+    [
+        (np.random.RandomState(0).permutation(np.arange(1, 400)), "attention"),  # no two are equal
+        (np.random.RandomState(0).poisson(200, 3000) + 1, "attention"),
+        (np.random.RandomState(0).poisson(200, 3000) + 1, "length"),
+    ],
+)
+def test_token_budget_brings_other_neighbours(lengths, balance):
+    epochs = [schedule(lengths, epoch, max_tokens=2000, balance=balance)[0] for epoch in range(3)]
+    pairs = [{(a, b) for batch in epoch for a in batch for b in batch if a < b} for epoch in epochs]
+    assert all(len(epoch) >= 40 for epoch in epochs)
+    assert len(pairs[0] & pairs[1]) < 0.7 * len(pairs[0]) and len(pairs[1] & pairs[2]) < 0.7 * len(pairs[1])
+
+
+def test_token_budget_below_the_longest_sequence():
+    with pytest.raises(PackingError, match=r"Sequence 1 .* has 9 tokens, .* max_tokens=8, 2 such sequences"):
+        PackBatchSampler([3, 9, 9], max_tokens=8)
