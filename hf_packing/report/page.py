@@ -209,7 +209,8 @@ def report_page(report: PaddingReport) -> str:
 {_pictures(report)}
 <h2>Every layout</h2>
 {_layout_table(report)}
-<p class="note">Scores are those of causal attention, half squares: of the row where rows are padded, of every sequence where they are not.
+<p class="note">Scores are those of causal attention, half squares: of the row where rows are padded, of every sequence
+where they are not.
 step× and epoch× are guesses against the batch's longest: {escape(report.time_model.assumptions)}.</p>
 <h2>Every token accounted for</h2>
 {_ledger(report)}
