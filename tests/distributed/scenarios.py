@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from datasets import Dataset, IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, TrainerCallback
 
 from hf_packing import PackingTrainer, PackingTrainingArguments, pack_dataset
+from hf_packing.train import arrange
 
 
 FIRST = 100
@@ -93,9 +95,10 @@ class Watched(PackingTrainer):
 
 
 class Record(TrainerCallback):
-    """Gradients, losses and sequences of every optimizer step; kills the process after step `kill_after`."""
+    """Gradients, losses and sequences of every optimizer step; ends the run, or the process, after a step."""
 
-    def __init__(self, kill_after: int | None = None) -> None:
+    def __init__(self, kill_after: int | None = None, stop_after: int | None = None) -> None:
+        self.stop_after = stop_after
         self.losses: list[float] = []
         self.gradients: list[torch.Tensor] = []
         self.evaluations: list[float] = []
@@ -111,6 +114,7 @@ class Record(TrainerCallback):
         with open(f"{args.output_dir}/steps-{args.process_index}.jsonl", "a") as file:
             file.write(json.dumps([state.global_step, self.trainer.steps[-1]]) + "\n")
         self.trainer.steps.append([])
+        control.should_training_stop |= state.global_step == self.stop_after
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # Between the micro-batches of a step: where a real kill strikes most often.
@@ -131,13 +135,14 @@ def train(
     longest: int = 30,
     shards: list[int] | None = None,
     kill_after: int | None = None,
+    stop_after: int | None = None,
     resume: bool = False,
     evaluate: int = 0,
     family: str = "llama",
     **settings: Any,
 ) -> dict[str, Any]:
     """Train; everything that must agree between ranks, or with one process."""
-    record = Record(kill_after)
+    record = Record(kill_after, stop_after)
     args = arguments(out, **settings)
     trainer = Watched(
         build_model(family),
@@ -163,3 +168,26 @@ def train(
         "train_loss": output.training_loss,
         "weights": torch.cat([p.detach().reshape(-1) for p in trainer.model.parameters()]),
     }
+
+
+def train_with_slow_planning(out: str, seconds: float, **settings: Any) -> dict[str, Any]:
+    """Planning takes longer than the ranks wait for each other, and on rank 1 longest."""
+    plan = arrange.plan_dataset
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(seconds + 0.5 * int(os.environ.get("RANK", 0)))
+        return plan(*args, **kwargs)
+
+    arrange.plan_dataset = slow
+    return train(out, **settings)
+
+
+def train_with_different_plans(out: str, **settings: Any) -> dict[str, Any]:
+    """Rank 1 plans otherwise than rank 0, as with another version of the data or the library."""
+    plan = arrange.plan_dataset
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        return plan(*args, **(kwargs | {"seed": int(os.environ["RANK"])}))
+
+    arrange.plan_dataset = other
+    return train(out, **settings)
