@@ -70,8 +70,8 @@ class TokenFindings:
             found.append("EOS and BOS were not looked for: no tokenizer and no ids were given")
         elif self.eos_then_one:
             found.append(
-                f"{self._count(self.eos_then_one)} end in EOS and one more token, as chat templates write a line break "
-                f"behind it (most rows end in id {self.common_end}): the model learns to stop"
+                f"{self._count(self.eos_then_one)} end in EOS and one more token, as chat templates write a line "
+                f"break behind it (most rows end in id {self.common_end}): the model learns to stop"
             )
         elif self.common_end not in self.eos_token_ids and self.common_end_rows > self.rows / 2:
             found.append(
@@ -98,7 +98,7 @@ def _rows_of(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def _counts(edge: NDArray[np.int64], beside: NDArray[np.int64], wanted: tuple[int, ...]) -> list[int]:
-    """Rows whose edge token is not wanted; rows where it and the one beside it (-1: none) are; where only that one is."""
+    """Rows without a wanted token at the edge, with two there (`beside` is -1 where there is none), with only the inner."""
     at_edge, at_beside = np.isin(edge, wanted), np.isin(beside, wanted)
     return [int((~at_edge).sum()), int((at_edge & at_beside).sum()), int((~at_edge & at_beside).sum())]
 
