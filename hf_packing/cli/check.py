@@ -91,7 +91,7 @@ def _load(args: argparse.Namespace, attention: str) -> Any:
 
 
 def _try(args: argparse.Namespace, attention: str) -> _Outcome:
-    from ..model.isolation import check_isolation
+    from ..model import check_isolation
 
     # A model class refuses an implementation with any of these; that is an answer for the table, not a failure.
     try:

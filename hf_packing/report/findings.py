@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .table import percent
+
 
 __all__ = ["TokenFindings", "find"]
 
@@ -74,7 +76,7 @@ class TokenFindings:
         return found
 
     def _count(self, count: int) -> str:
-        return f"{count:,} of {self.rows:,} rows" + (f" ({count / self.rows:.1%})" if count else "")
+        return f"{count:,} of {self.rows:,} rows" + (f" ({percent(count / self.rows)})" if count else "")
 
 
 def _rows_of(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
