@@ -28,6 +28,7 @@ from .verdict import verdict
 __all__ = ["STRATEGIES", "PaddingReport", "padding_report"]
 
 STRATEGIES = ("sequential", "wrapped", "stream", "bfd", "optimal")
+SIMPLEST = ("bfd", "optimal", "auto", "stream", "sequential", "wrapped")  # among plans with equally many packs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +208,7 @@ def padding_report(
     ]
     # Cutting sequences anywhere always fills the packs; it is a layout to compare, never the recommendation.
     whole = [strategy for strategy in plans if strategy != "wrapped"] or list(plans)
-    best = min(whole, key=lambda strategy: (plans[strategy].num_packs, strategy != "bfd"))
+    best = min(whole, key=lambda strategy: (plans[strategy].num_packs, SIMPLEST.index(strategy)))
     return PaddingReport(
         sequences=lengths.size,
         tokens=int(lengths.sum()),
