@@ -34,6 +34,8 @@ class TokenFindings:
     """Rows that do not end in EOS: the model does not learn to stop there."""
     doubled_eos: int | None
     """Rows that end in EOS twice."""
+    eos_then_one: int | None
+    """Of the rows without EOS at their end, those with EOS one token before it, as `<|im_end|>` and a line break."""
     without_bos: int | None
     """Rows that do not begin with BOS."""
     doubled_bos: int | None
@@ -66,6 +68,11 @@ class TokenFindings:
         ] + absent
         if not self.eos_token_ids:
             found.append("EOS and BOS were not looked for: no tokenizer and no ids were given")
+        elif self.eos_then_one:
+            found.append(
+                f"{self._count(self.eos_then_one)} end in EOS and one more token, as chat templates write a line "
+                f"break behind it (most rows end in id {self.common_end}): the model learns to stop"
+            )
         elif self.common_end not in self.eos_token_ids and self.common_end_rows > self.rows / 2:
             found.append(
                 f"{self._count(self.common_end_rows)} end in id {self.common_end}: if that is what the chat template "
@@ -90,10 +97,10 @@ def _rows_of(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int
     return np.concatenate(tokens), np.concatenate([[0], np.cumsum(sizes)])
 
 
-def _without_and_doubled(edge: NDArray[np.int64], beside: NDArray[np.int64], wanted: tuple[int, ...]) -> list[int]:
-    """Rows whose edge token is not wanted, and rows where it and the one beside it (-1: none) are."""
-    has = np.isin(edge, wanted)
-    return [int((~has).sum()), int((has & np.isin(beside, wanted)).sum())]
+def _counts(edge: NDArray[np.int64], beside: NDArray[np.int64], wanted: tuple[int, ...]) -> list[int]:
+    """Rows without a wanted token at the edge, with two there (`beside` is -1 where there is none), with only the inner."""
+    at_edge, at_beside = np.isin(edge, wanted), np.isin(beside, wanted)
+    return [int((~at_edge).sum()), int((at_edge & at_beside).sum()), int((~at_edge & at_beside).sum())]
 
 
 def find(
@@ -122,7 +129,7 @@ def find(
     """
     eos_ids = () if eos_token_id is None else tuple(np.atleast_1d(eos_token_id).tolist())
     bos_ids = () if bos_token_id is None else (int(bos_token_id),)
-    eos, bos = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    eos, bos = np.zeros(3, np.int64), np.zeros(3, np.int64)
     last_tokens: Counter[int] = Counter()
     rows = duplicates = duplicate_tokens = 0
     seen: set[bytes] = set()
@@ -132,9 +139,9 @@ def find(
         starts, ends = offsets[:-1][full], offsets[1:][full]
         rows += starts.size
         single = ends - starts == 1
-        eos += _without_and_doubled(tokens[ends - 1], np.where(single, -1, tokens[ends - 2]), eos_ids)
+        eos += _counts(tokens[ends - 1], np.where(single, -1, tokens[ends - 2]), eos_ids)
         beside = np.where(single, -1, tokens[np.minimum(starts + 1, ends - 1)])
-        bos += _without_and_doubled(tokens[starts], beside, bos_ids)
+        bos += _counts(tokens[starts], beside, bos_ids)
         values, counts = np.unique(tokens[ends - 1], return_counts=True)
         last_tokens.update(dict(zip(values.tolist(), counts.tolist())))
         for start, end in zip(starts.tolist(), ends.tolist()):
@@ -150,6 +157,7 @@ def find(
         bos_token_id=bos_token_id,
         without_eos=int(eos[0]) if eos_ids else None,
         doubled_eos=int(eos[1]) if eos_ids else None,
+        eos_then_one=int(eos[2]) if eos_ids else None,
         without_bos=int(bos[0]) if bos_ids else None,
         doubled_bos=int(bos[1]) if bos_ids else None,
         common_end=common[0][0] if common else None,

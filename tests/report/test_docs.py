@@ -9,7 +9,7 @@ import pytest
 
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("packing.md", "troubleshooting.md")
+PAGES = ("loss.md", "packing.md", "troubleshooting.md")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -89,6 +89,12 @@ def test_several_ends_and_a_template_that_closes_with_another_token():
     assert any("end in id 7" in line and "EOS to train" in line for line in findings.lines())
 
 
+def test_end_of_turn_with_a_line_break_behind_it():
+    findings = find(Dataset.from_dict({"input_ids": [[5, 2, 9], [6, 2, 9], [4, 3, 9], [2]]}), eos_token_id=2)
+    assert (findings.without_eos, findings.eos_then_one, findings.common_end) == (3, 2, 9)
+    assert any("2 of 4 rows (50.0 %) end in EOS and one more token" in line for line in findings.lines())
+
+
 def test_lines_say_what_is_right_too():
     lines = find(Dataset.from_dict({"input_ids": [[5, 2], [6, 2]]}), eos_token_id=2).lines()
     assert lines == [
