@@ -98,7 +98,7 @@ def _rows_of(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def _counts(edge: NDArray[np.int64], beside: NDArray[np.int64], wanted: tuple[int, ...]) -> list[int]:
-    """Rows without a wanted token at the edge, with two there (`beside` is -1 where there is none), with only the inner."""
+    """Rows without a wanted token at the edge, with two there (`beside` is -1 for none), with only the inner one."""
     at_edge, at_beside = np.isin(edge, wanted), np.isin(beside, wanted)
     return [int((~at_edge).sum()), int((at_edge & at_beside).sum()), int((~at_edge & at_beside).sum())]
 
