@@ -20,8 +20,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
+from ..data.boundaries import starts_from_position_ids
 from ..errors import PackingError
 from .call import Options
+from .graph_op import attend
 from .kernels import varlen_attention
 from .segments import PackedMask, Segments, explicit_segments, segments_from_positions
 from .sequence_kernel import dense_attention
@@ -65,30 +67,28 @@ def packed_varlen_mask(
     )
     bidirectional = "allow_is_bidirectional_skip" in kwargs
     cached = not isinstance(q_offset, int) or q_offset != 0 or q_length != kv_length or q_length == 1
-    if bidirectional or cached:
+    # Reading a mask would break a graph that is being compiled.
+    padded = attention_mask is not None and (torch.compiler.is_compiling() or not bool(attention_mask.all()))
+    if bidirectional or cached or padded:
         return dense()
-    if attention_mask is not None and not bool(attention_mask.all()):
-        return dense()
-    shape = (batch_size, q_length)
-    if kwargs.get("use_vmap"):
-        return PackedMask(shape, None, None, dense, is_segments=False)
+    custom = bool(kwargs.get("use_vmap"))
     rows = torch.arange(batch_size, device=device)[:, None]
     slots = torch.arange(q_length, device=device)[None, :]
-    zero = torch.zeros((), dtype=torch.long, device=device)
-    before = (slots - 1).clamp_min(0)
-    after = (slots + 1).clamp_max(q_length - 1)
-    starts = ~mask_function(rows, zero, slots, before).expand(shape)
-    ahead = mask_function(rows, zero, slots, after).expand(shape)[:, :-1].any()
-    inner, looks_ahead = torch.stack([starts[:, 1:].any(), ahead]).tolist()
-    if looks_ahead:
-        return PackedMask(shape, None, None, dense, is_segments=False)
+    starts = torch.zeros(batch_size, q_length, dtype=torch.bool, device=device)
+    ahead = torch.zeros((), dtype=torch.bool, device=device)
+    if not custom:
+        head = torch.zeros((), dtype=torch.long, device=device)
+        starts = starts | ~mask_function(rows, head, slots, (slots - 1).clamp_min(0))
+        ahead = (starts.new_zeros(()) | mask_function(rows, head, slots[:, :-1], slots[:, 1:])).any()
     chunk = getattr(kwargs.get("config"), "attention_chunk_size", None)
     return PackedMask(
-        shape,
-        starts=starts if inner else None,
+        starts,
+        ahead,
         window=local_size,
         dense=dense,
-        starts_are_pattern=chunk is not None and local_size == chunk,
+        chunked=chunk is not None and local_size == chunk,
+        custom=custom,
+        maybe_ahead=bool(getattr(kwargs.get("config"), "use_bidirectional_attention", False)),
         exact_when_single=attention_mask is not None,
     )
 
@@ -169,29 +169,103 @@ def packed_varlen_attention(
     Raises:
         PackingError: the call uses something that no kernel here has; never ignored.
     """
-    rows, length = query.shape[0], query.shape[2]
     _refuse_unknown(kwargs)
+    arguments = (module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
+    if not torch.compiler.is_compiling():
+        return _attend(*arguments), None
+    if isinstance(attention_mask, torch.Tensor) or key.shape[2] != query.shape[2]:
+        return _with_mask(*arguments), None  # type: ignore[arg-type]
+    if attention_mask is None or attention_mask.custom or attention_mask.maybe_ahead or dropout:
+        return _attend_outside_graph(*arguments), None
+    return _attend_in_graph(query, key, value, attention_mask, scaling, kwargs), None
+
+
+def _attend_in_graph(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: PackedMask,
+    scaling: float | None,
+    arguments: dict[str, Any],
+) -> torch.Tensor:
+    """A compiled call: no value of a tensor is read, so the graph serves every batch."""
+    offsets, longest = arguments.get("cu_seq_lens_q"), arguments.get("max_length_q")
+    if mask.chunked:
+        offsets = None  # the pattern's starts hold the sequences' and the chunks'
+    if offsets is not None and isinstance(longest, int) and query.is_cuda:
+        # GPU kernels take offsets as they are, and are operators themselves.
+        return _packed(query, key, value, Segments(offsets, longest), mask.window, 0.0, scaling, arguments)
+    starts = mask.starts
+    positions = arguments.get("position_ids")
+    if isinstance(positions, torch.Tensor) and positions.ndim == 2 and positions.shape[-1] == starts.shape[-1]:
+        starts = starts | starts_from_position_ids(positions)
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))  # [B, H, L, D] -> [T, H, D]
+    out = attend(
+        q,
+        k,
+        v,
+        starts,
+        offsets,
+        longest if isinstance(longest, int) else None,
+        scaling,
+        mask.window,
+        arguments.get("softcap"),
+        arguments.get("s_aux"),
+    )
+    return out.unflatten(0, (query.shape[0], query.shape[2]))
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: PackedMask | torch.Tensor | None,
+    dropout: float,
+    scaling: float | None,
+    is_causal: bool | None,
+    arguments: dict[str, Any],
+) -> torch.Tensor:
+    rows, length = query.shape[0], query.shape[2]
     segments = None
     if key.shape[2] == length and length > 1:
-        segments = _packed_segments((rows, length), attention_mask, kwargs)
+        segments = _packed_segments((rows, length), attention_mask, arguments)
     promise = attention_mask if isinstance(attention_mask, PackedMask) else None
-    window = promise.window if promise is not None else kwargs.get("sliding_window")
+    window = promise.window if promise is not None else arguments.get("sliding_window")
     single = segments is None or segments.row_starts_only
     if promise is not None:
         windowed = window is not None and window < length and not promise.exact_when_single
         dense = not promise.is_segments or (single and not windowed)
     else:
         dense = isinstance(attention_mask, torch.Tensor) or single
-    if segments is None or dense:
-        mask = attention_mask.dense_mask() if isinstance(attention_mask, PackedMask) else attention_mask
-        if segments is not None and not single:
-            mask = _intersected(mask, segments, rows, length)
-        return _with_mask(module, query, key, value, mask, dropout, scaling, is_causal, kwargs), None
+    if segments is not None and not dense:
+        return _packed(query, key, value, segments, window, dropout, scaling, arguments)
+    mask = attention_mask.dense_mask if isinstance(attention_mask, PackedMask) else attention_mask
+    if segments is not None and not single:
+        mask = _intersected(mask, segments, rows, length)
+    return _with_mask(module, query, key, value, mask, dropout, scaling, is_causal, arguments)
+
+
+# For what the operator cannot do (dropout, patterns that need a dense mask): the call runs between two graphs.
+_attend_outside_graph = torch.compiler.disable(_attend)
+
+
+def _packed(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    segments: Segments,
+    window: int | None,
+    dropout: float,
+    scaling: float | None,
+    arguments: dict[str, Any],
+) -> torch.Tensor:
+    """`[B, H, L, D]` -> `[B, L, H, D]` by a varlen kernel over the flattened tokens."""
     options = Options(
-        scale=scaling, window=window, softcap=kwargs.get("softcap"), sinks=kwargs.get("s_aux"), dropout=dropout
+        scale=scaling, window=window, softcap=arguments.get("softcap"), sinks=arguments.get("s_aux"), dropout=dropout
     )
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))  # [B, H, L, D] -> [T, H, D]
-    return varlen_attention(q, k, v, segments, options).unflatten(0, (rows, length)), None
+    return varlen_attention(q, k, v, segments, options).unflatten(0, (query.shape[0], query.shape[2]))
 
 
 def _intersected(mask: torch.Tensor | None, segments: Segments, rows: int, length: int) -> torch.Tensor:

@@ -183,15 +183,39 @@ def varlen_attention(
     """Causal attention inside every segment, by the kernel that fits; the module says which shapes."""
     if options.window is not None and options.window >= segments.longest:
         options = replace(options, window=None)  # no two tokens are that far apart: plain causal kernels can run it
-    call = AttentionCall(
-        dtype=query.dtype,
-        head_size=query.shape[-1],
-        value_size=value.shape[-1],
-        window=options.window,
-        softcap=options.softcap,
-        sinks=options.sinks is not None,
-        dropout=options.dropout > 0,
+    name = _kernel_name(
+        query.dtype,
+        query.shape[-1],
+        value.shape[-1],
+        options.window,
+        options.softcap,
+        options.sinks is not None,
+        options.dropout > 0,
+        query.device.type,
+        query.device.index,
     )
-    hardware = hardware_of(query.device.type, query.device.index)
-    kernel = KERNELS[choose_kernel(call, hardware)]
-    return kernel.run(query, key, value, segments, replace(options, flash=hardware.flash))
+    if name == "flash_attention":
+        options = replace(options, flash=_flash_of(query.device.type, query.device.index))
+    return KERNELS[name].run(query, key, value, segments, options)
+
+
+# A compiled graph keeps what these two return: they depend on the machine and on facts the graph is guarded on.
+@torch.compiler.assume_constant_result
+def _kernel_name(
+    dtype: torch.dtype,
+    head_size: int,
+    value_size: int,
+    window: int | None,
+    softcap: float | None,
+    sinks: bool,
+    dropout: bool,
+    device: str,
+    index: int | None,
+) -> str:
+    call = AttentionCall(dtype, head_size, value_size, window, softcap, sinks, dropout)
+    return choose_kernel(call, hardware_of(device, index))
+
+
+@torch.compiler.assume_constant_result
+def _flash_of(device: str, index: int | None) -> Callable[..., Any] | None:
+    return hardware_of(device, index).flash

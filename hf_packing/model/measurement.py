@@ -223,8 +223,8 @@ def measure(model: torch.nn.Module, probe: Probe, vocabulary: torch.Tensor, forw
                 # The window-crossing sequence and the last one stand for all where every forward gathers parameters.
                 numbers = probe.sequences[-2:] if forward_only else probe.sequences
                 mismatch = _mismatch(model, probe, device, numbers)
-        except (TypeError, ValueError, RuntimeError, NotImplementedError, KeyError, IndexError, AttributeError) as e:
-            # A batch form that a model cannot take is an answer ("not this form"), and the message is part of it.
+        except Exception as e:
+            # Whatever a model raises on a batch form is an answer ("not this form"), and its message is reported.
             return Measurement(error=f"{type(e).__name__}: {e}")
         precision = _coarsest(seen, model)
         if not forward_only:

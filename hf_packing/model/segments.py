@@ -142,57 +142,65 @@ class PackedMask:
     """What the mask function of `packed_varlen` hands to every layer instead of a `[B, 1, L, L]` tensor.
 
     Args:
-        shape: (B, L).
-        starts (bool `[B, L]`, *optional*): first tokens that the model's mask pattern knows of; None: row starts only.
+        starts (bool `[B, L]`): slots that the model's mask pattern cuts off from the slot before them.
+        ahead (bool, scalar): the pattern lets some token see the next one, so it is not made of causal segments.
         window (`int`, *optional*): a token sees itself and the window - 1 tokens before it.
-        starts_are_pattern (`bool`): the starts include attention chunks, which explicit boundaries do not know of.
-        dense (callable): builds what `sdpa` would get, for patterns that are not causal segments.
-        is_segments (`bool`): False where the pattern is anything but causal segments with a window.
+        dense (callable): builds what `sdpa` would get.
+        chunked (`bool`): the starts include attention chunks, which explicit boundaries do not know of.
+        custom (`bool`): the model combines masks of its own; only the dense mask is right.
+        maybe_ahead (`bool`): the config lets some tokens look ahead (images); known without reading `ahead`.
         exact_when_single (`bool`): a batch that is not packed gets the sdpa mask itself, not the windowed kernel.
     """
 
-    shape: tuple[int, int]
-    starts: torch.Tensor | None
+    starts: torch.Tensor
+    ahead: torch.Tensor
     window: int | None
     dense: Callable[[], torch.Tensor | None]
-    starts_are_pattern: bool = False
-    is_segments: bool = True
+    chunked: bool = False
+    custom: bool = False
+    maybe_ahead: bool = False
     exact_when_single: bool = False
-    _resolved: dict[Any, Segments] = field(default_factory=dict, repr=False)
-    _dense: list[torch.Tensor | None] = field(default_factory=list, repr=False)
+    _segments: dict[int | None, Segments] = field(default_factory=dict, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, L)."""
+        return self.starts.shape[0], self.starts.shape[1]
+
+    @cached_property
+    def _facts(self) -> tuple[bool, bool]:
+        """(some row is cut inside, some token sees the next one): one device sync for both."""
+        inside, ahead = torch.stack([self.starts[:, 1:].any(), self.ahead]).tolist()
+        return bool(inside), bool(ahead)
+
+    @property
+    def is_segments(self) -> bool:
+        """Causal segments with a window say everything about this pattern."""
+        return not self.custom and not self._facts[1]
+
+    @cached_property
+    def dense_mask(self) -> torch.Tensor | None:
+        """What `sdpa` would get."""
+        return self.dense()
 
     def segments(self, explicit: Segments | None, position_ids: Any) -> Segments:
-        """Explicit boundaries; else what the mask pattern knows, united with what the layer's positions know."""
-        if explicit is not None and not self.starts_are_pattern:
+        """Explicit boundaries; else what the pattern knows; else what the layer's positions know. Found once."""
+        if explicit is not None and not self.chunked:
             return explicit
         key = id(explicit) if explicit is not None else None
-        if key not in self._resolved:
-            self._resolved[key] = self._resolve(explicit, position_ids)
-        return self._resolved[key]
+        if key not in self._segments:
+            self._segments[key] = segments_from_starts(self._all_starts(explicit, position_ids))
+        return self._segments[key]
 
-    def _resolve(self, explicit: Segments | None, position_ids: Any) -> Segments:
-        starts = self.starts
+    def _all_starts(self, explicit: Segments | None, position_ids: Any) -> torch.Tensor:
         if explicit is not None:
-            firsts = torch.zeros(self.shape, dtype=torch.bool, device=explicit.cu_seqlens.device).reshape(-1)
-            firsts[explicit.cu_seqlens[:-1].long().clamp_max(firsts.numel() - 1)] = True
-            # Fixed-shape offsets repeat the end, which is no token: without this the last token would become a start.
-            firsts[-1] &= bool((explicit.cu_seqlens == firsts.numel() - 1).any())
-            firsts = firsts.reshape(self.shape)
-            starts = firsts if starts is None else starts.to(firsts.device) | firsts
-        elif starts is None or self.starts_are_pattern:
-            from_positions = _starts_from_positions(position_ids, self.shape)
-            if from_positions is not None:
-                starts = from_positions if starts is None else starts.to(from_positions.device) | from_positions
-        if starts is None:
-            device = position_ids.device if isinstance(position_ids, torch.Tensor) else torch.device("cpu")
-            starts = torch.zeros(self.shape, dtype=torch.bool, device=device)
-        return segments_from_starts(starts)
-
-    def dense_mask(self) -> torch.Tensor | None:
-        """What `sdpa` would get; built once."""
-        if not self._dense:
-            self._dense.append(self.dense())
-        return self._dense[0]
+            index = explicit.index.to(self.starts.device)
+            return self.starts | (index != index.roll(1)).reshape(self.shape)
+        # A pattern that was told the positions has them in its starts; reading them again would cost a sync.
+        if self._facts[0] and not self.chunked:
+            return self.starts
+        from_positions = _starts_from_positions(position_ids, self.shape)
+        return self.starts if from_positions is None else self.starts | from_positions.to(self.starts.device)
 
     def to(self, *args: Any, **kwargs: Any) -> PackedMask:
         """Layers on other devices take the mask as it is: offsets are moved where they are used."""

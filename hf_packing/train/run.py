@@ -192,6 +192,8 @@ def _print_bill(trainer: PackingSFTTrainer) -> None:
         overflow=plan.overflow,
     )
     trainer.accelerator.print(bill.to_text())
+    tokens = plan.ledger.tokens_packed
+    trainer.accelerator.print(f"Budget: {tokens:,} real tokens a pass, {trainer.args.num_train_epochs:g} passes.")
 
 
 def _train(trainer: PackingSFTTrainer, layout: str) -> _Measured:
