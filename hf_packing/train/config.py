@@ -178,7 +178,6 @@ class PackingSettings:
     attention: str
     max_tokens_per_batch: int | None
     completion_only_loss: bool | None
-    shuffle: bool
     seed: int
 
     @classmethod
@@ -225,7 +224,6 @@ class PackingSettings:
             attention=read("attention", "auto"),
             max_tokens_per_batch=read("max_tokens_per_batch"),
             completion_only_loss=read("completion_only_loss"),
-            shuffle=bool(read("shuffle_dataset", False)),
             seed=read("data_seed") if read("data_seed") is not None else read("seed", 42),
         )
         settings._check(args)

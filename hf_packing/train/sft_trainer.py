@@ -88,7 +88,7 @@ class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
         if columns is not None and "input_ids" in columns and not self._rows_are_ready:
             if self.packing.completion_only_loss is False and "completion_mask" in columns:
                 dataset = dataset.remove_columns("completion_mask")
-            return dataset
+            return dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset
         hidden = {} if self._rows_are_ready else {"max_length": None}
         with _hidden(args, hidden):
             return tokenize_with_trl(self, dataset, processing_class, args, formatting_func, dataset_name)
