@@ -48,9 +48,7 @@ def test_every_sequence_weighs_one(lengths, masked, tail):
 
 def test_pieces_weigh_their_share():
     """A sequence of 4 targets cut into pieces of 3 and 1, in other batches than each other."""
-    first = sequence_weights(
-        torch.tensor([[-100, 1, 2, 3]]), torch.tensor([0]), torch.tensor([4]), torch.tensor([4])
-    )
+    first = sequence_weights(torch.tensor([[-100, 1, 2, 3]]), torch.tensor([0]), torch.tensor([4]), torch.tensor([4]))
     second = sequence_weights(torch.tensor([[-100, 9]]), torch.tensor([0]), torch.tensor([2]), torch.tensor([4]))
     assert (first.sum() + second.sum()).item() == 1
     assert second.tolist() == [[0.25]]
