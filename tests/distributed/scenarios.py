@@ -68,10 +68,9 @@ def build_model(family: str = "llama", **extra: Any) -> torch.nn.Module:
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """For a trainer that insists on one; it never reads a word."""
-    words = {f"w{number}": number for number in range(VOCABULARY - 2)}
-    words |= {"<pad>": VOCABULARY - 2, "<eos>": VOCABULARY - 1}
+    words = {"<pad>": 0, "<eos>": 1} | {f"w{number}": number for number in range(2, VOCABULARY)}
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0")), pad_token="<pad>", eos_token="<eos>"
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w2")), pad_token="<pad>", eos_token="<eos>"
     )
 
 
