@@ -57,11 +57,7 @@ H100_FLASH = Hardware("cuda", (9, 0), full_flash, True)
         (A100_PLAIN_FLASH, AttentionCall(BF16, 64, 64, window=128), "torch_varlen"),
         (A100_PLAIN_FLASH, AttentionCall(FP32, 64, 64), "nested_sdpa"),
         (A100_PLAIN_FLASH, AttentionCall(BF16, 64, 64, sinks=True), "flex_attention"),
-        (
-            H100_FLASH,
-            AttentionCall(BF16, 64, 64, window=128, softcap=30.0, sinks=True, dropout=True),
-            "flash_attention",
-        ),
+        (H100_FLASH, AttentionCall(BF16, 64, 64, 128, 30.0, sinks=True, dropout=True), "flash_attention"),
     ],
 )
 def test_the_first_kernel_that_supports_everything_runs(hardware, call, expected):
@@ -79,7 +75,8 @@ def test_the_decision_and_its_reasons_are_logged_once(caplog):
 
 
 def test_a_forced_kernel_that_cannot_run_the_call_is_refused():
-    with kernels.force_kernel("torch_varlen"), pytest.raises(PackingError, match="'torch_varlen' was forced.*softcap"):
+    message = r"'torch_varlen' was forced.*softcap"
+    with kernels.force_kernel("torch_varlen"), pytest.raises(PackingError, match=message):
         kernels.choose_kernel(AttentionCall(BF16, 64, 64, softcap=1.0), A100)
     with pytest.raises(PackingError, match="There is no kernel 'fast'"), kernels.force_kernel("fast"):
         pass
@@ -210,9 +207,8 @@ def test_flash_attention_gets_what_its_package_expects():
 @pytest.mark.parametrize(("head", "value", "window"), [(64, 64, None), (60, 40, 128)])
 def test_torch_varlen_fits_the_operator(head, value, window):
     # Tensors without data run the operator's fake implementation, which checks shapes and arguments.
-    q, k, v = (
-        torch.empty(40, heads, size, device="meta", dtype=BF16) for heads, size in ((8, head), (2, head), (2, value))
-    )
+    shapes = ((40, 8, head), (40, 2, head), (40, 2, value))
+    q, k, v = (torch.empty(shape, device="meta", dtype=BF16) for shape in shapes)
     offsets = torch.empty(6, device="meta", dtype=torch.int32)
     out = gpu_kernels.torch_varlen(q, k, v, Segments(offsets, 20), Options(window=window))
     assert out.shape == (40, 8, value)
