@@ -6,6 +6,7 @@ Importing this package registers the attention implementation "packed_varlen" wi
 from .data import (
     PackBatchSampler,
     PackedDataset,
+    PackedStream,
     PackingTransform,
     PaddingFreeCollator,
     dataset_lengths,
@@ -34,6 +35,7 @@ __all__ = [
     "PackBatchSampler",
     "PackPlan",
     "PackedDataset",
+    "PackedStream",
     "PackingError",
     "PackingSFTConfig",
     "PackingSFTTrainer",

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ..errors import PackingError
 from .boundaries import cu_seqlens_from_lengths, position_ids_from_lengths, seq_idx_from_lengths
+from .flat_rows import FlatRows
 from .layout import BatchLayout
-from .rows import IGNORE_INDEX, Row, read_row
+from .rows import IGNORE_INDEX
 
 
 __all__ = ["FACTS_KEY", "PackedBatch", "PaddingFreeCollator"]
@@ -30,11 +31,11 @@ class PackedBatch(dict[str, Any]):
 
     Attributes:
         layout (`BatchLayout`): segments, real tokens, shape.
-        sequence_ids (`list[int]`): dataset row of each sequence, -1 where unknown.
+        sequence_ids (int64 `[S]`): dataset row of each sequence, -1 where unknown.
     """
 
     layout: BatchLayout | None = None
-    sequence_ids: list[int] | None = None
+    sequence_ids: NDArray[np.int64] | None = None
 
     @property
     def num_sequences(self) -> int | None:
@@ -109,69 +110,46 @@ class PaddingFreeCollator:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> PackedBatch:
         """One batch of fresh tensors from a list of rows."""
-        if not rows:
-            raise PackingError(
-                "No rows to collate; a batch needs at least one. Check the sampler and the dataset's length."
-            )
-        # Rows without a token (empty documents) have no segment: a repeated offset would break varlen kernels.
-        read = [row for number, given in enumerate(rows) if (row := read_row(given, number)).lengths.size]
-        if not read:
-            raise PackingError(f"All {len(rows)} rows of the batch are empty; drop empty sequences before batching.")
-        lengths = read[0].lengths if len(read) == 1 else np.concatenate([row.lengths for row in read])
-        layout = self._lay_out(lengths, read)
-        return self._batch(read, layout)
-
-    def _lay_out(self, lengths: NDArray[np.int64], read: list[Row]) -> BatchLayout:
-        multiples = {"multiple_of": self.multiple_of, "pad_to_multiple_of": self.pad_to_multiple_of or 1}
-        if self.layout == "flat":
-            layout = BatchLayout.flat(lengths, **multiples)
-        else:
-            layout = BatchLayout.stacked(lengths, np.array([row.lengths.size for row in read]), **multiples)
-        if self.max_sequences is not None and layout.segments.size > self.max_sequences:
-            pads = layout.segments.size - layout.num_sequences
-            raise PackingError(
-                f"A batch of {layout.num_sequences} sequences and {pads} segments of pads does not fit "
-                f"max_sequences={self.max_sequences}; plan packs with a lower max_sequences, take fewer rows a "
-                "batch, or raise the collator's."
-            )
-        return layout
-
-    def _batch(self, read: list[Row], layout: BatchLayout) -> PackedBatch:
+        flat = FlatRows.read(rows)
+        layout = self._lay_out(flat)
         slots = None if layout.is_dense else layout.slots()
-        with_labels = [row.labels is not None for row in read]
-        if any(with_labels) and not all(with_labels):
-            raise PackingError(
-                f"Row {with_labels.index(False)} of the batch (empty rows left out) has no labels, row "
-                f"{with_labels.index(True)} has; give labels (or a mask) to all rows or to none."
-            )
-        input_ids = _place([row.input_ids for row in read], layout, slots, self.pad_token_id or 0)
+        starts = layout.starts()
+        input_ids = _place(flat.input_ids, layout, slots, self.pad_token_id or 0)
         if self.vocab_size is not None:
             self._check_vocabulary(input_ids)
-        if all(with_labels):
-            labels = _place([row.labels for row in read], layout, slots, IGNORE_INDEX)
-        else:
-            labels = input_ids.copy()
-            _fill_unused(labels, layout, slots, IGNORE_INDEX)
-        labels[layout.starts()] = IGNORE_INDEX
+        labels = _place(flat.input_ids if flat.labels is None else flat.labels, layout, slots, IGNORE_INDEX)
+        if labels is input_ids:
+            labels = labels.copy()
+        labels[starts] = IGNORE_INDEX
 
         batch = PackedBatch()
-        batch.layout = layout
-        batch.sequence_ids = _provenance([row.sequence_ids for row in read], read).tolist()
+        batch.layout, batch.sequence_ids = layout, flat.sequence_ids
         positions = position_ids_from_lengths(layout.segments, self.position_ids_start)
         for name, values in (("input_ids", input_ids), ("position_ids", positions), ("labels", labels)):
             batch[name] = torch.from_numpy(values.reshape(layout.shape))
-        for name in self._aligned_names(read):
-            values = _place([row.aligned[name] for row in read], layout, slots, 0)
+        for name, column in flat.aligned.items():
+            values = _place(column, layout, slots, 0)
             batch[name] = torch.from_numpy(values.reshape(*layout.shape, *values.shape[1:]))
         if self.boundaries == "explicit":
             self._add_boundaries(batch, layout)
         if self.facts:
-            batch[FACTS_KEY] = torch.from_numpy(_facts(read, layout, np.asarray(batch.sequence_ids, dtype=np.int64)))
+            batch[FACTS_KEY] = torch.from_numpy(_facts(flat, layout))
         return batch
 
-    def _aligned_names(self, read: list[Row]) -> list[str]:
-        """Columns that every row has with one entry a token; what only some rows have cannot be packed along."""
-        return [name for name in read[0].aligned if all(name in row.aligned for row in read[1:])]
+    def _lay_out(self, flat: FlatRows) -> BatchLayout:
+        multiples = {"multiple_of": self.multiple_of, "pad_to_multiple_of": self.pad_to_multiple_of or 1}
+        if self.layout == "flat":
+            layout = BatchLayout.flat(flat.lengths, **multiples)
+        else:
+            layout = BatchLayout.stacked(flat.lengths, flat.counts, **multiples)
+        if self.max_sequences is not None and layout.segments.size > self.max_sequences:
+            pads = layout.segments.size - layout.num_sequences
+            raise PackingError(
+                f"A batch of {layout.num_sequences} sequences and {pads} segments of pads does not fit "
+                f"max_sequences={self.max_sequences}; plan packs with a lower max_sequences, take fewer rows a batch, "
+                "or raise the collator's."
+            )
+        return layout
 
     def _add_boundaries(self, batch: PackedBatch, layout: BatchLayout) -> None:
         offsets = cu_seqlens_from_lengths(layout.segments)
@@ -194,44 +172,26 @@ class PaddingFreeCollator:
             )
 
 
-def _place(columns: list[Any], layout: BatchLayout, slots: NDArray[np.int64] | None, filler: int) -> NDArray[Any]:
-    """A column's values of all rows in the slots of the batch, `[B·L, ...]`; integers become int64."""
-    first = columns[0]
-    dtype = np.dtype(np.int64) if first.dtype.kind in "iub" else first.dtype
-    if len({column.dtype.kind in "iub" for column in columns}) > 1:
-        dtype = np.result_type(*columns)
+def _place(values: NDArray[Any], layout: BatchLayout, slots: NDArray[np.int64] | None, filler: int) -> NDArray[Any]:
+    """The values of all real tokens in the slots of the batch, `[B·L, ...]`; the same array where it fills them "
+    "all."""
     total = layout.rows * layout.row_length
-    values = np.empty((total, *first.shape[1:]), dtype=dtype)
+    if values.shape[0] == total:
+        return values
+    placed = np.empty((total, *values.shape[1:]), dtype=values.dtype)
     if slots is None:
-        tokens = int(layout.real.sum())
-        np.concatenate(columns, out=values[:tokens], casting="unsafe")
-        values[tokens:] = filler
+        placed[: values.shape[0]] = values
+        placed[values.shape[0] :] = filler
     else:
-        values[:] = filler
-        values[slots] = np.concatenate(columns)
-    return values
+        placed[:] = filler
+        placed[slots] = values
+    return placed
 
 
-def _fill_unused(values: NDArray[Any], layout: BatchLayout, slots: NDArray[np.int64] | None, filler: int) -> None:
-    if slots is None:
-        values[int(layout.real.sum()) :] = filler
-    else:
-        unused = np.ones(values.shape[0], dtype=bool)
-        unused[slots] = False
-        values[unused] = filler
-
-
-def _provenance(columns: list[NDArray[np.int64] | None], read: list[Row]) -> NDArray[np.int64]:
-    """One number a sequence, -1 where a row does not know it."""
-    return np.concatenate(
-        [np.full(row.lengths.size, -1) if column is None else column for column, row in zip(columns, read)]
-    )
-
-
-def _facts(read: list[Row], layout: BatchLayout, sequence_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def _facts(flat: FlatRows, layout: BatchLayout) -> NDArray[np.int64]:
     facts = np.full((layout.segments.size, 4), -1, dtype=np.int64)
     facts[:, 0], facts[:, 1] = layout.real, layout.segments
     is_real = layout.real > 0
-    facts[is_real, 2] = sequence_ids
-    facts[is_real, 3] = _provenance([row.sequence_targets for row in read], read)
+    facts[is_real, 2] = flat.sequence_ids
+    facts[is_real, 3] = flat.sequence_targets
     return facts if layout.rows > 1 else facts[is_real]

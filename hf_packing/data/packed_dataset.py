@@ -103,7 +103,8 @@ class PackedDataset(TorchDataset[dict[str, NDArray[Any]]]):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice | list | tuple | np.ndarray | range):
             return self.__getitems__(key)
-        return self.__getitems__([key])[0]
+        number = as_pack_numbers([key], len(self))[0]
+        return self.read_packs(range(number, number + 1)).row(0)
 
     def __getitems__(self, keys: Any) -> list[dict[str, NDArray[Any]]]:
         """Several rows read together; torch's DataLoader asks this way for a batch."""

@@ -64,7 +64,7 @@ class Packs:
         """
         columns = source.read(slices)
         # Pieces of [2, 3, 4] tokens in packs [0, 2, 3]: offsets of the tokens are [0, 5, 9].
-        token_offsets = np.concatenate([[0], slices.ends])[pack_offsets]
+        token_offsets = slices.bounds[pack_offsets]
         if source.preparation.isolate:
             seq_lengths, length_offsets = slices.lengths, pack_offsets
         else:

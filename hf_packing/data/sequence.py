@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import PackingError
@@ -50,6 +51,13 @@ class Sequence:
         Raises:
             PackingError: no or ill-typed tokens, columns of other lengths, or a row that is packed already.
         """
+        if isinstance(given, pa.Table):  # a row of a stream in Arrow format
+            given = given.slice(0, 1).to_pylist()[0]
+        if not isinstance(given, Mapping):
+            raise PackingError(
+                f"Row {number} of the stream is a {type(given).__name__}, not a dict with 'input_ids'; tokenise the "
+                "data first."
+            )
         if preparation.column != "input_ids":
             given = {**given, "input_ids": given.get(preparation.column)}
             del given[preparation.column]

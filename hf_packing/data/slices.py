@@ -39,14 +39,21 @@ class Slices:
         return Slices(self.rows[some], self.starts[some], self.lengths[some])
 
     @cached_property
+    def bounds(self) -> NDArray[np.int64]:
+        """Piece p is the tokens bounds[p] : bounds[p + 1] of the T, `[P + 1]`."""
+        bounds = np.zeros(self.lengths.size + 1, dtype=np.int64)
+        self.lengths.cumsum(out=bounds[1:])
+        return bounds
+
+    @property
     def ends(self) -> NDArray[np.int64]:
-        """One behind the last place of each piece among the T tokens."""
-        return np.cumsum(self.lengths, dtype=np.int64)
+        """One behind the last place of each piece."""
+        return self.bounds[1:]
 
     @property
     def firsts(self) -> NDArray[np.int64]:
         """Place of each piece's first token."""
-        return self.ends - self.lengths
+        return self.bounds[:-1]
 
     @property
     def lasts(self) -> NDArray[np.int64]:
@@ -56,7 +63,7 @@ class Slices:
     @property
     def total(self) -> int:
         """T."""
-        return int(self.ends[-1]) if self.rows.size else 0
+        return int(self.bounds[-1])
 
     def sums(self, values: NDArray[Any]) -> NDArray[np.int64]:
         """Sum of `values` `[T]` over each piece; a piece without tokens sums to 0."""

@@ -93,7 +93,7 @@ class SequenceSource:
         """Whether labels or masks were given, so that tokens have to be read to count targets."""
         return self._labels is not None or bool(self._masks)
 
-    @property
+    @cached_property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
         """Types of the columns that `read` returns."""
         labels = self.dtype if self.dtype in (np.int32, np.int64) and self._labels is None else np.dtype(np.int64)
@@ -199,10 +199,8 @@ class SequenceSource:
             `input_ids`, `labels` (the first token of each piece is no target when sequences are isolated), and the
             columns packed along.
 
-        Raises:
-            PackingError: a piece that reaches past its prepared sequence.
+        Every piece has at least one token and lies within its prepared sequence (`check` tells).
         """
-        self.check(slices)
         input_ids = self._prepared(self._ids, slices)
         columns = {"input_ids": input_ids, "labels": self._read_labels(input_ids, slices)}
         for column in self._aligned:
@@ -259,14 +257,13 @@ class SequenceSource:
             labels = self._prepared(self._labels, slices, IGNORE_INDEX).astype(np.int64, copy=False)
         for mask in self._masks:
             labels[self._prepared(mask, slices, 1) == 0] = IGNORE_INDEX
-        filled = slices.lengths > 0
         if self._specials is not None and self.preparation.ensure_eos is not None:
             labels[slices.lasts[self._specials.placed(slices, self.lengths)[1]]] = self.preparation.ensure_eos
         if self.preparation.mask_eos_loss:
-            lasts = slices.lasts[filled]
+            lasts = slices.lasts
             labels[lasts[np.isin(input_ids[lasts], self.preparation.eos_ids)]] = IGNORE_INDEX
         if self.preparation.isolate:
-            labels[slices.firsts[filled]] = IGNORE_INDEX
+            labels[slices.firsts] = IGNORE_INDEX
         return labels
 
     def _prepared(self, column: TokenColumn, slices: Slices, filler: int | None = None) -> NDArray[Any]:

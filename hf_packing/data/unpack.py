@@ -92,7 +92,7 @@ def unpack_by_row(values: torch.Tensor, batch: Mapping[str, Any]) -> dict[int, t
 def sequence_ids(batch: Mapping[str, Any]) -> list[int]:
     """Dataset row of each sequence of a batch, in order, -1 where unknown."""
     if isinstance(batch, PackedBatch) and batch.sequence_ids is not None:
-        return batch.sequence_ids
+        return [int(row) for row in batch.sequence_ids]
     if FACTS_KEY in batch:
         facts = batch[FACTS_KEY]
         return [int(row) for row in facts[facts[:, 0] > 0, 2].tolist()]

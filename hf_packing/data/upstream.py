@@ -24,6 +24,7 @@ _EXACT = frozenset(
         *("MappedExamplesIterable", "FilteredExamplesIterable", "SkipExamplesIterable", "TakeExamplesIterable"),
         *("VerticallyConcatenatedMultiSourcesExamplesIterable", "FormattedExamplesIterable"),
         *("CyclingMultiSourcesExamplesIterable", "RandomlyCyclingMultiSourcesExamplesIterable"),
+        *("RebatchedArrowExamplesIterable", "InterleavedShardsExamplesIterable"),
     }
 )
 """Steps of a `datasets.IterableDataset` that resume behind the very row their state was taken at."""

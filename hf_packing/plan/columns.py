@@ -1,14 +1,16 @@
-"""Column generation for packs: the linear program, its pricing, and duals as an exact proof.
+"""Column generation for packs: the linear program, the columns it needs, and its prices as an exact proof.
 
 The program of Gilmore and Gomory (1961): choose how often each pattern is used so that every size is covered, with the
-fewest packs. Its duals price a sequence of each size; a pattern worth more than 1 is a new column.
+fewest packs. Its duals price a sequence of each size; a pattern worth more than 1 is a new column. Prices are smoothed
+towards the best ones so far (Wentges 1997), without which they jump about and the search takes many times as long.
 
-Shape legend: D distinct sizes, K patterns (columns), C capacity.
+Shape legend: D distinct sizes, K columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,22 +19,29 @@ from scipy.optimize import linprog
 from scipy.sparse import csc_array
 
 from .bounds import BoundCertificate, heaviest_pack
+from .exact import Budget
 from .lengths import LengthHistogram
+from .pricing import Column, most_valuable, pricing_steps
 
 
-__all__ = ["Column", "LinearSolution", "better_columns", "dual_proof", "pricing_steps", "solve", "solving_steps"]
+__all__ = ["ColumnSearch", "LinearSolution", "dual_proof", "solve"]
 
-# How many sequences of each size, by the size's index, sizes ascending by index.
-Column = tuple[tuple[int, int], ...]
+logger = logging.getLogger(__name__)
 
+ROUNDS = 200
+SMOOTHING = 0.8
+"""Share of the best prices so far in the prices that new columns are looked for with."""
+COLUMNS_A_SIZE = 6
+"""Columns kept for each size; the least useful half goes when there are more, because solving costs follow."""
 DUAL_SCALE = 1 << 40
-"""Duals are rounded down to multiples of one over this: the bound loses less than N / 2⁴⁰ packs."""
+"""Prices are rounded down to multiples of one over this: the bound loses less than N / 2⁴⁰ packs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearSolution:
-    """How often each column is used `[K]`, in fractions, and the price of one sequence of each size `[D]`."""
+    """How often each of the columns is used `[K]`, in fractions, and the price of one sequence of each size `[D]`."""
 
+    columns: list[Column]
     times: NDArray[np.float64]
     prices: NDArray[np.float64]
 
@@ -42,114 +51,100 @@ class LinearSolution:
         return float(self.times.sum())
 
 
-def solving_steps(sizes: int, columns: int) -> int:
-    """What solving costs, in steps of [`Budget`] (measured, HiGHS dual simplex)."""
-    return 16 * sizes * columns
-
-
-def pricing_steps(sizes: int, capacity: int, max_sequences: int | None) -> int:
-    """What pricing or checking a proof costs, in steps of [`Budget`] (measured)."""
-    if max_sequences is None:
-        return capacity * (2000 + sizes)
-    return max_sequences * sizes * (3000 + 2 * capacity)
-
-
-def solve(columns: list[Column], counts: NDArray[np.int64]) -> LinearSolution | None:
-    """Solves min Σ times, Σ times · column ≥ counts, times ≥ 0; None where the solver reports no optimum.
+def solve(columns: list[Column], counts: NDArray[np.int64], budget: Budget) -> LinearSolution | None:
+    """Solves min Σ times, Σ times · column ≥ counts, times ≥ 0; None where the budget ends or the solver fails.
 
     Example: patterns of two and of one cover five sequences with 2.5 packs.
 
-        >>> solve([((0, 2),), ((0, 1),)], np.array([5])).packs
+        >>> solve([((0, 2),), ((0, 1),)], np.array([5]), Budget(10**6)).packs
         2.5
     """
+    if budget.steps <= 0 or not budget.spend(16 * int(np.count_nonzero(counts)) * len(columns)):  # measured
+        return None
     entries = np.array([entry for column in columns for entry in column], dtype=np.int64)
     offsets = np.zeros(len(columns) + 1, dtype=np.int64)
     np.cumsum([len(column) for column in columns], out=offsets[1:])
     matrix = csc_array((-entries[:, 1].astype(float), entries[:, 0], offsets), shape=(counts.size, len(columns)))
     result = linprog(np.ones(len(columns)), A_ub=matrix, b_ub=-counts.astype(float), method="highs")
     if result.status != 0:
+        logger.warning("The solver found no optimum of %d columns (%s).", len(columns), result.message)
         return None
-    return LinearSolution(result.x, np.maximum(0.0, -result.ineqlin.marginals))
+    return LinearSolution(columns, result.x, np.maximum(0.0, -result.ineqlin.marginals))
 
 
-def better_columns(
-    sizes: NDArray[np.int64], prices: NDArray[np.float64], capacity: int, max_sequences: int | None
-) -> list[Column]:
-    """For each size, the most valuable pattern that contains it, where that is worth more than one pack.
+class ColumnSearch:
+    """Finds the columns a linear program over some sizes needs, and prices that bound the number of packs.
 
-    An unbounded knapsack over all rooms up to `capacity` gives every one of them in one pass.
+    Args:
+        sizes: distinct sizes from 1 to `capacity`, and their counts.
+        capacity: slots of a pack.
+        max_sequences: most sequences in a pack.
+        budget: steps it may take.
 
-    Example:
+    Example: sizes 4 and 3 in packs of 10, where 4 + 3 + 3 leaves no slot.
 
-        >>> better_columns(np.array([2, 5]), np.array([0.5, 0.6]), 7, None)
-        [((0, 3),), ((0, 1), (1, 1))]
+        >>> search = ColumnSearch(LengthHistogram(np.array([3, 4]), np.array([4, 2])), 10, None, Budget(10**7))
+        >>> search.run([], enough=0).packs, round(search.bound, 6)
+        (2.0, 2.0)
     """
-    if max_sequences is not None:
-        value, trace = _price_few(sizes, prices, capacity, max_sequences - 1)
-    else:
-        value, trace = _price_any(sizes, prices, capacity)
-    found: dict[Column, None] = {}
-    for index, (size, price) in enumerate(zip(sizes.tolist(), prices.tolist())):
-        if price + value[capacity - size] > 1 + 1e-9:
-            members = trace(capacity - size)
-            members[index] = members.get(index, 0) + 1
-            found[tuple(sorted(members.items()))] = None
-    return list(found)
 
+    def __init__(self, sizes: LengthHistogram, capacity: int, max_sequences: int | None, budget: Budget) -> None:
+        self.sizes, self.capacity, self.max_sequences, self.budget = sizes, capacity, max_sequences, budget
+        # Sizes over the capacity are prices at which no pack is worth more than 1: they bound by ⌈T / L⌉.
+        self.prices = sizes.sizes / capacity
+        self.bound = float(sizes.counts @ self.prices)
 
-Priced = tuple[NDArray[np.float64], Callable[[int], dict[int, int]]]
-# The most a room can be worth, for every room `[C + 1]`, and which sizes (index: how many) reach it.
+    def run(self, columns: Iterable[Column], enough: int, rounds: int = ROUNDS) -> LinearSolution | None:
+        """Solves and adds columns until nothing can be gained, or the solution rounds up to `enough` or to the bound.
 
+        Returns:
+            the last solution; None if there was none within the budget.
+        """
+        known = dict.fromkeys(columns)
+        covered = {index for column in known for index, _ in column}
+        for index in np.flatnonzero(self.sizes.counts).tolist():
+            if index not in covered:
+                known[((index, 1),)] = None
+        solution = None
+        for _ in range(rounds):
+            last, solution = solution, solve(list(known), self.sizes.counts, self.budget)
+            if solution is None:
+                return last
+            if np.ceil(solution.packs - 1e-6) <= max(enough, np.ceil(self.bound - 1e-6)):
+                break
+            fresh = self._fresh(solution, known)
+            if not fresh:
+                break
+            if len(known) > COLUMNS_A_SIZE * self.sizes.sizes.size:
+                known = self._most_useful(solution)
+            known.update(dict.fromkeys(fresh))
+        return solution
 
-def _price_any(sizes: NDArray[np.int64], prices: NDArray[np.float64], capacity: int) -> Priced:
-    value = np.zeros(capacity + 1)
-    last = np.full(capacity + 1, -1)  # index of the size put in last; -1: the room one smaller is worth as much
-    usable = sizes.searchsorted(np.arange(capacity + 1), side="right")
-    for room in range(int(sizes[0]), capacity + 1):
-        worth = value[room - sizes[: usable[room]]] + prices[: usable[room]]
-        best = int(worth.argmax())
-        if worth[best] > value[room - 1]:
-            value[room], last[room] = worth[best], best
-        else:
-            value[room] = value[room - 1]
+    def _fresh(self, solution: LinearSolution, known: dict[Column, None]) -> list[Column]:
+        share = SMOOTHING
+        while self.budget.spend(pricing_steps(self.sizes.sizes.size, self.capacity, self.max_sequences)):
+            prices = share * self.prices + (1 - share) * solution.prices
+            columns, best = most_valuable(self.sizes.sizes, prices, self.capacity, self.max_sequences)
+            # No pack is worth more than 1 at prices / best, so that they bound the packs (Farley 1990).
+            if best > 0 and (bound := float(self.sizes.counts @ prices) / best) > self.bound:
+                self.prices, self.bound = prices / best, bound
+            worth = solution.prices.tolist()
+            fresh = [
+                column
+                for column in columns
+                if column not in known and sum(worth[index] * count for index, count in column) > 1 + 1e-9
+            ]
+            if fresh or not share:
+                return fresh
+            share = share / 2 if share > 0.3 else 0.0
+        return []
 
-    def trace(room: int) -> dict[int, int]:
-        members: dict[int, int] = {}
-        while room > 0:
-            index = int(last[room])
-            if index < 0:
-                room -= 1
-            else:
-                members[index] = members.get(index, 0) + 1
-                room -= int(sizes[index])
-        return members
-
-    return value, trace
-
-
-def _price_few(sizes: NDArray[np.int64], prices: NDArray[np.float64], capacity: int, most: int) -> Priced:
-    value = np.zeros((most + 1, capacity + 1))
-    last = np.full((most + 1, capacity + 1), -1)  # -1: one sequence fewer is worth as much
-    for number in range(1, most + 1):
-        value[number] = value[number - 1]
-        for index, (size, price) in enumerate(zip(sizes.tolist(), prices.tolist())):
-            if size > capacity or price <= 0:
-                continue
-            worth = value[number - 1, : capacity + 1 - size] + price
-            better = worth > value[number, size:]
-            value[number, size:][better] = worth[better]
-            last[number, size:][better] = index
-
-    def trace(room: int) -> dict[int, int]:
-        members: dict[int, int] = {}
-        for number in range(most, 0, -1):
-            index = int(last[number, room])
-            if index >= 0:
-                members[index] = members.get(index, 0) + 1
-                room -= int(sizes[index])
-        return members
-
-    return value[most], trace
+    def _most_useful(self, solution: LinearSolution) -> dict[Column, None]:
+        """The columns worth most; among them those in use, which are worth 1 and cover every size."""
+        worth = solution.prices.tolist()
+        missing = np.array([1 - sum(worth[index] * count for index, count in column) for column in solution.columns])
+        kept = np.argsort(missing, kind="stable")[: COLUMNS_A_SIZE * self.sizes.sizes.size // 2]
+        return {solution.columns[k]: None for k in np.sort(kept).tolist()}
 
 
 def dual_proof(

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .bounds import BoundCertificate, simple_bound
-from .columns import Column, LinearSolution, better_columns, dual_proof, pricing_steps, solve, solving_steps
+from .columns import ColumnSearch, LinearSolution, dual_proof
 from .exact import Budget, exact_fill, refill
 from .histogram import best_fit_decreasing
 from .lengths import LengthHistogram
+from .pricing import Column
 from .table import PackTable, Pattern
 
 
@@ -27,11 +28,10 @@ __all__ = ["AUTO_STEPS", "OPTIMAL_STEPS", "pack_tightly"]
 
 logger = logging.getLogger(__name__)
 
-AUTO_STEPS = 160_000_000
-"""Budget of strategy `auto`: about 0.4 s on one core."""
+AUTO_STEPS = 200_000_000
+"""Budget of strategy `auto`: about 0.5 s on one core."""
 OPTIMAL_STEPS = 2_000_000_000
 """Budget of strategy `optimal`: about 5 s on one core."""
-LP_ROUNDS = 60
 DIVE_ROUNDS = 40
 DIVES = ((0.1, 3), (0.1, 0), (0.3, 3), (0.03, 3), (0.3, 0))
 """(share of the fractional packs rounded up in one round, rounds of new columns before it), tried in this order."""
@@ -99,10 +99,10 @@ class _Search:
         filled = exact_fill(self.sizes, self.capacity, self.max_sequences, self.budget)
         if self.offer(filled):
             return self.table, self.proof
-        generated = self._generate(_columns_of((first, refilled, filled), self.sizes))
-        if generated is not None and not self.met:
+        solution = self._bound_by_columns((first, refilled, filled))
+        if solution is not None and not self.met:
             for share, fresh_rounds in DIVES:
-                if self._dive(*generated, share, fresh_rounds) or self.budget.steps <= 0:
+                if self._dive(solution, share, fresh_rounds) or self.budget.steps <= 0:
                     break
         if not self.met:
             logger.info(
@@ -113,39 +113,16 @@ class _Search:
             )
         return self.table, self.proof
 
-    def _generate(self, columns: list[Column]) -> tuple[list[Column], LinearSolution] | None:
-        """Adds columns until the linear program is optimal, or good enough to round to the bound that is proven."""
-        solution = None
-        known = dict.fromkeys(columns)
-        for _ in range(LP_ROUNDS):
-            if not self._affords(self.sizes.sizes.size, len(known)):
-                break
-            solution = solve(list(known), self.sizes.counts)
-            if solution is None:
-                logger.warning("The solver found no optimum of %d columns; column generation ends.", len(known))
-                return None
-            if np.ceil(solution.packs - 1e-6) <= self.proof.bound:
-                break
-            fresh = [column for column in self._price(solution) if column not in known]
-            if not fresh:
-                break
-            known.update(dict.fromkeys(fresh))
-        if solution is None:
-            return None
-        if np.ceil(solution.packs - 1e-6) > self.proof.bound:
-            proof = dual_proof(self.sizes, solution.prices, self.capacity, self.max_sequences)
+    def _bound_by_columns(self, tables: Sequence[PackTable]) -> LinearSolution | None:
+        """Solves the linear program, starting with the packs there are, and keeps its bound if it is better."""
+        search = ColumnSearch(self.sizes, self.capacity, self.max_sequences, self.budget)
+        solution = search.run(_columns_of(tables, self.sizes), enough=self.proof.bound)
+        if np.ceil(search.bound - 1e-6) > self.proof.bound:
+            proof = dual_proof(self.sizes, search.prices, self.capacity, self.max_sequences)
             self.proof = max(self.proof, proof, key=lambda proof: proof.bound)
-        # A solution knows the columns it was made with, the first of `known`.
-        return list(known)[: solution.times.size], solution
+        return solution
 
-    def _price(self, solution: LinearSolution) -> list[Column]:
-        return better_columns(self.sizes.sizes, solution.prices, self.capacity, self.max_sequences)
-
-    def _affords(self, sizes: int, columns: int) -> bool:
-        steps = solving_steps(sizes, columns) + pricing_steps(sizes, self.capacity, self.max_sequences)
-        return self.budget.steps > 0 and self.budget.spend(steps)
-
-    def _dive(self, columns: list[Column], solution: LinearSolution, share: float, fresh_rounds: int) -> bool:
+    def _dive(self, solution: LinearSolution, share: float, fresh_rounds: int) -> bool:
         """Fixes the whole part of a solution, solves for the rest, and so on; True when the bound is met.
 
         After every round the rest is also packed at once, which usually meets the bound in the first rounds.
@@ -153,16 +130,16 @@ class _Search:
         left = self.sizes.counts.copy()
         patterns: list[Pattern] = []
         for number in range(DIVE_ROUNDS):
-            taken = _take(columns, solution.times, 0.0 if number == 0 else share, left)
+            taken = _take(solution, 0.0 if number == 0 else share, left)
             patterns += [(self._pattern(column), times) for column, times in taken]
             if self.offer(PackTable.from_patterns([*patterns, *self._pack(left).patterns()])):
                 return True
             if not left.any() or (number > 0 and not taken):
                 return False
-            next_round = self._resolve(columns, left, fresh_rounds)
-            if next_round is None:
+            next_solution = self._solve_rest(solution.columns, left, fresh_rounds)
+            if next_solution is None:
                 return False
-            columns, solution = next_round
+            solution = next_solution
         return False
 
     def _pack(self, left: NDArray[np.int64]) -> PackTable:
@@ -175,31 +152,15 @@ class _Search:
         )
         return min(tables, key=lambda table: table.num_packs)
 
-    def _resolve(
-        self, columns: list[Column], left: NDArray[np.int64], fresh_rounds: int
-    ) -> tuple[list[Column], LinearSolution] | None:
+    def _solve_rest(self, columns: list[Column], left: NDArray[np.int64], rounds: int) -> LinearSolution | None:
         available = left.tolist()
-        fitting = dict.fromkeys(column for column in columns if all(available[i] >= count for i, count in column))
-        for index in np.flatnonzero(left).tolist():  # one size alone, so that every size can be covered
-            most = self.capacity // int(self.sizes.sizes[index])
-            most = most if self.max_sequences is None else min(most, self.max_sequences)
-            fitting[((index, min(most, available[index])),)] = None
-        solution = None
-        for number in range(fresh_rounds + 1):
-            known = list(fitting)
-            if not self._affords(int(np.count_nonzero(left)), len(known)):
-                return None
-            solution = solve(known, left)
-            if solution is None:
-                logger.warning("The solver found no optimum of %d columns; this dive ends.", len(known))
-                return None
-            if number == fresh_rounds:
-                return known, solution
-            fresh = [column for column in self._price(solution) if column not in fitting]
-            if not fresh:
-                return known, solution
-            fitting.update(dict.fromkeys(fresh))
-        return None
+        fitting = {column: None for column in columns if all(available[i] >= count for i, count in column)}
+        for index in np.flatnonzero(left).tolist():  # as many of one size as fit, so that every size can be covered
+            most = min(self.capacity // int(self.sizes.sizes[index]), available[index])
+            fitting[((index, min(most, self.max_sequences or most)),)] = None
+        rest = LengthHistogram(self.sizes.sizes, left)
+        search = ColumnSearch(rest, self.capacity, self.max_sequences, self.budget)
+        return search.run(fitting, enough=0, rounds=rounds + 1)
 
     def _pattern(self, column: Column) -> list[tuple[int, int]]:
         return [(int(self.sizes.sizes[index]), count) for index, count in reversed(column)]
@@ -218,22 +179,20 @@ def _columns_of(tables: Sequence[PackTable], sizes: LengthHistogram) -> list[Col
     return list(columns)
 
 
-def _take(
-    columns: list[Column], times: NDArray[np.float64], share: float, left: NDArray[np.int64]
-) -> list[tuple[Column, int]]:
+def _take(solution: LinearSolution, share: float, left: NDArray[np.int64]) -> list[tuple[Column, int]]:
     """Uses each column the whole number of times, then a share of the fractional packs once, the largest parts first.
 
     What is taken is taken off `left`; no column is used more often than what is left allows.
     """
-    whole = np.floor(times + 1e-6).astype(np.int64)
-    parts = times - whole
+    whole = np.floor(solution.times + 1e-6).astype(np.int64)
+    parts = solution.times - whole
     wanted = [(int(k), int(whole[k])) for k in np.flatnonzero(whole)]
     if share:
         extra = max(1, int(share * parts.sum()))
         wanted += [(int(k), 1) for k in np.argsort(-parts, kind="stable")[:extra] if parts[k] > 1e-6]
     taken = []
     for k, most in wanted:
-        column = columns[k]
+        column = solution.columns[k]
         number = min(most, *(int(left[index]) // count for index, count in column))
         if number:
             for index, count in column:

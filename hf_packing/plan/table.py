@@ -93,8 +93,8 @@ def fill_from_table(
         group_starts: for each size, where its sequences start in `order`.
 
     Returns:
-        The sequences in pack order, int64 `[N]`; where each pack starts and ends, int64 `[P + 1]`; and int64 `[N]`, the
-        sizes in pack order.
+        The sequences in pack order, int64 `[N]`; where each pack starts and ends, int64 `[P + 1]`; the sizes in pack
+        order, int64 `[N]`.
 
     Example:
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .drawing import Block, bars, histogram, rows_of_blocks
-from .text import percent
+from .table import percent
 
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], chosen: int | N
 
 
 def _layout_table(report: PaddingReport) -> str:
-    header = ["layout", "slots", "fill", "padding", "rows", "causal scores", "steps", "seq/step", "step×", "epoch×"]
+    header = ["layout", "slots", "fill", "padding", "rows", "scores", "steps", "seq/step", "step×", "epoch×"]
     rows = [
         [
             layout.title,
@@ -42,7 +42,7 @@ def _layout_table(report: PaddingReport) -> str:
             percent(layout.fill),
             f"{layout.padding:,}",
             f"{layout.rows:,}",
-            f"{layout.causal_scores:.3g}" if layout.causal_scores >= 1e7 else f"{layout.causal_scores:,.0f}",
+            f"{layout.causal_scores:.2e}" if layout.causal_scores >= 1e7 else f"{layout.causal_scores:,.0f}",
             f"{layout.steps:,}",
             f"{layout.sequences_per_step:.1f}",
             f"{report.time_model.step_ratio(layout, report.layouts['padded_batch']):.2f}",
@@ -209,7 +209,8 @@ def report_page(report: PaddingReport) -> str:
 {_pictures(report)}
 <h2>Every layout</h2>
 {_layout_table(report)}
-<p class="note">Causal scores are half squares: of the row where rows are padded, of every sequence where they are not.
+<p class="note">Scores are those of causal attention, half squares: of the row where rows are padded, of every sequence
+where they are not.
 step× and epoch× are guesses against the batch's longest: {escape(report.time_model.assumptions)}.</p>
 <h2>Every token accounted for</h2>
 {_ledger(report)}

@@ -1,11 +1,26 @@
-"""A plain text table: what reports, the command line and the recipes print."""
+"""A plain text table and its percentages: what reports, the command line and the recipes print."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-__all__ = ["text_table"]
+__all__ = ["percent", "text_table"]
+
+
+def percent(share: float) -> str:
+    """A share with one decimal, never rounded up to 100 % or down to 0 %.
+
+    Example:
+
+        >>> percent(0.640625), percent(0.99996), percent(0.00004), percent(1.0)
+        ('64.1 %', '>99.9 %', '<0.1 %', '100.0 %')
+    """
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return f"{100 * share:.1f} %"
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, indent: int = 0) -> str:

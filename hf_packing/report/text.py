@@ -5,31 +5,16 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from .table import text_table
+from .table import percent, text_table
 
 
 if TYPE_CHECKING:
     from .bill import PaddingReport
 
 
-__all__ = ["percent", "report_text"]
+__all__ = ["report_text"]
 
 WIDTH = 118  # of running text, in characters
-
-
-def percent(share: float) -> str:
-    """A share with one decimal, never rounded up to 100 % or down to 0 %.
-
-    Example:
-
-        >>> percent(0.640625), percent(0.99996), percent(0.00004), percent(1.0)
-        ('64.1 %', '>99.9 %', '<0.1 %', '100.0 %')
-    """
-    if 0.9995 <= share < 1:
-        return ">99.9 %"
-    if 0 < share < 0.0005:
-        return "<0.1 %"
-    return f"{100 * share:.1f} %"
 
 
 def _layout_table(report: PaddingReport) -> str:
@@ -102,7 +87,7 @@ def report_text(report: PaddingReport) -> str:
         *wrap(
             f"* {report.plan.num_packs:,} packs, proven bound {report.plan.lower_bound:,}. Causal scores are half "
             f"squares, l²/2. step× and epoch× are guesses against the batch's longest: "
-            f"{report.time_model.assumptions}.",
+            f"{report.time_model.assumptions}. `wrapped` cuts sequences anywhere instead of handling overflow.",
             width=WIDTH,
             initial_indent="  ",
             subsequent_indent="    ",

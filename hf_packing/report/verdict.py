@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..plan import PackPlan
 from .layout import Layout
+from .table import percent
 
 
 __all__ = ["WORTHWHILE", "verdict"]
@@ -12,7 +13,7 @@ WORTHWHILE = 1.05  # fewer slots by less than this factor are not worth a change
 
 
 def _plan_quality(plan: PackPlan) -> str:
-    packs = f"{plan.num_packs:,} packs at {plan.fill:.1%} fill"
+    packs = f"{plan.num_packs:,} packs at {percent(plan.fill)} fill"
     if plan.gap == 0:
         return f"{packs}, proven the fewest possible"
     return f"{packs}, at most {plan.gap:,} above the proven bound of {plan.lower_bound:,}"
@@ -23,7 +24,7 @@ def _loss_of_tokens(plan: PackPlan) -> str:
     lost = ledger.tokens_truncated + ledger.tokens_dropped
     if not lost:
         return ""
-    return f"; {lost / ledger.tokens_in:.1%} of the tokens do not fit max_length {plan.max_length:,} and are lost"
+    return f"; {percent(lost / ledger.tokens_in)} of the tokens do not fit max_length {plan.max_length:,} and are lost"
 
 
 def verdict(layouts: dict[str, Layout], best: str, plan: PackPlan) -> str:
@@ -49,8 +50,8 @@ def verdict(layouts: dict[str, Layout], best: str, plan: PackPlan) -> str:
             f"to max_length{alone}): {_plan_quality(plan)}{near}{lost}."
         )
     if to_max.fill >= 1 / WORTHWHILE:
-        return f"Near-full data ({to_max.fill:.1%} of every row is real): nothing to gain from packing{lost}."
+        return f"Near-full data ({percent(to_max.fill)} of every row is real): nothing to gain from packing{lost}."
     return (
-        f"Nothing to gain in slots: batches of this size are {per_batch.fill:.1%} full as they are, packs would be "
-        f"{packed.fill:.1%} full (fewer, longer rows: {packed.rows:,} for {per_batch.rows:,}){lost}."
+        f"Nothing to gain in slots: batches of this size are {percent(per_batch.fill)} full as they are, packs would "
+        f"be {percent(packed.fill)} full (fewer, longer rows: {packed.rows:,} for {per_batch.rows:,}){lost}."
     )

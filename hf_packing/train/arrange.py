@@ -15,8 +15,14 @@ from datasets import IterableDataset as HFIterableDataset
 from datasets.distributed import split_dataset_by_node
 from numpy.typing import NDArray
 
-from ..data import PackedDataset, PaddingFreeCollator, dataset_lengths, plan_dataset
-from ..data.columns import TokenColumn
+from ..data import (
+    PackedDataset,
+    PackedStream,
+    PaddingFreeCollator,
+    TokenColumn,
+    dataset_lengths,
+    plan_dataset,
+)
 from ..data.slices import Slices
 from ..errors import PackingError
 from ..plan import PackPlan
@@ -29,9 +35,6 @@ from .ranks import Ranks
 __all__ = ["Arranged", "arrange"]
 
 logger = logging.getLogger(__name__)
-
-
-class PackedStream: ...
 
 
 _WARN_LOST, _REFUSE_LOST = 0.01, 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -68,6 +69,9 @@ class LossMeter:
             )
             self._sums[name] = self._sums.get(name, 0.0) + value
 
+    def state_dict(self) -> dict[str, float]:
+        return {name: float(value) for name, value in self._sums.items()}
+
     def take(self, accelerator: Any, extra: list[float]) -> tuple[dict[str, float], list[float]]:
         """The sums over all ranks, by name, and those of `extra`; starts over from zero. Collective."""
         names = list(self.FIELDS)
@@ -91,7 +95,7 @@ class TrainMeter:
         self._since = time.perf_counter()
 
     def start_run(self) -> None:
-        """Begin a `train()` call: its losses are its own, the counters go on."""
+        """Begin a `train()` call: a new run's losses, unless `load_state_dict` continues one; the counters go on."""
         self.losses, self.window, self.run, self.run_loss, self._steps = (
             LossMeter(),
             BatchCounts(),
@@ -150,8 +154,22 @@ class TrainMeter:
         """Loss over the targets of the whole run so far, None before the first of them."""
         return self.run_loss / self.run.weight if self.run.weight else None
 
-    def state_dict(self) -> dict[str, int]:
-        return {"num_tokens": self.num_tokens, "num_sequences": self.num_sequences}
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and sums as JSON-able values; `pending` is this rank's share of the unfinished logging window."""
+        return {
+            "num_tokens": self.num_tokens,
+            "num_sequences": self.num_sequences,
+            "run_loss": self.run_loss,
+            "run": astuple(self.run),
+            "window": astuple(self.window),
+            "steps": self._steps,
+            "pending": self.losses.state_dict(),
+        }
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue a run: `train_loss` and the next logged `loss` cover what came before the stop too."""
         self.num_tokens, self.num_sequences = state["num_tokens"], state["num_sequences"]
+        self.run_loss, self._steps = state["run_loss"], state["steps"]
+        self.run, self.window = BatchCounts.from_values(state["run"]), BatchCounts.from_values(state["window"])
+        self.losses = LossMeter()
+        self.losses.add(**state["pending"])

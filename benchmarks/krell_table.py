@@ -1,0 +1,110 @@
+"""Krell et al.'s Table 1 on the Wikipedia lengths (16.3 M sequences, 512 tokens), theirs beside ours.
+
+    python benchmarks/krell_table.py            # a minute or two
+    python benchmarks/krell_table.py --quick    # without the NNLS packer
+
+`published` columns are from arXiv:2107.02027, Table 1 (their hardware); `efficiency %` and `factor` are measured here:
+real tokens over slots, and the sequences in a pack on average, which is at most the number of tokens the rows can hold
+over the tokens there are. `in order` packers run on 200,000 draws because they look at single sequences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import reference_packers as reference
+from length_sets import load_histogram, print_table, record
+
+from hf_packing.plan.bounds import simple_bound
+from hf_packing.plan.histogram import best_fit_decreasing
+from hf_packing.plan.lengths import LengthHistogram, histogram
+from hf_packing.plan.optimal import pack_tightly
+
+
+CAPACITY = 512
+DRAWS = 200_000
+# name -> (depth, efficiency in %, packing factor) as published; None where the paper gives no row.
+PUBLISHED = {
+    "none": ("1", 50.0, 1.0),
+    "greedy, in order": ("any", 78.24, 1.56),
+    "SPFHP depth 2": ("2", 80.52, 1.61),
+    "SPFHP depth 3": ("3", 89.44, 1.79),
+    "SPFHP no limit": ("16", 99.60, 1.99),
+    "NNLSHP depth 3": ("3", 99.75, 2.00),
+}
+
+
+def line(name: str, sizes: LengthHistogram, find: Callable[[], int]) -> dict:
+    """One row: run `find`, which gives the number of packs for these sizes."""
+    started = time.process_time()
+    packs = find()
+    seconds = time.process_time() - started
+    depth, efficiency, factor = PUBLISHED.get(name, ("", "", ""))
+    return {
+        "packer": name,
+        "sequences": sizes.sequences,
+        "packs": packs,
+        "efficiency %": round(100 * sizes.tokens / (packs * CAPACITY), 3),
+        "factor": round(sizes.sequences / packs, 4),
+        "cpu s": round(seconds, 3),
+        "published depth": depth,
+        "published %": efficiency,
+        "published factor": factor,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="leave the NNLS packer out")
+    options = parser.parse_args()
+    sizes = load_histogram("wikipedia_bert512_hist", CAPACITY)
+    shares = sizes.counts / sizes.sequences
+    draws = np.random.default_rng(0).choice(sizes.sizes, DRAWS, p=shares)
+    drawn = histogram(draws)
+
+    def checked(packing: reference.Packing, of: LengthHistogram = sizes) -> int:
+        return reference.check(packing, of.sizes, of.counts, CAPACITY)
+
+    def ours(depth: int | None) -> int:
+        table, proof = pack_tightly(sizes, CAPACITY, depth)
+        print(f"ours, depth {depth or 'without limit'}: {table.num_packs:,} packs, proven minimum {proof.bound:,}")
+        return table.num_packs
+
+    rows = [
+        line("none", sizes, lambda: checked(reference.one_each(sizes.sizes, sizes.counts))),
+        line("greedy, in order", drawn, lambda: checked(reference.in_order(draws, CAPACITY), drawn)),
+        line("first fit, in order", drawn, lambda: checked(reference.first_fit(draws, CAPACITY), drawn)),
+        line("first-fit decreasing", drawn, lambda: checked(reference.first_fit_decreasing(draws, CAPACITY), drawn)),
+    ]
+    for name, depth in (("SPFHP depth 2", 2), ("SPFHP depth 3", 3), ("SPFHP no limit", None)):
+        rows.append(
+            line(
+                name,
+                sizes,
+                lambda depth=depth: checked(reference.shortest_pack_first(sizes.sizes, sizes.counts, CAPACITY, depth)),
+            )
+        )
+    if not options.quick:
+        rows.append(
+            line(
+                "NNLSHP depth 3",
+                sizes,
+                lambda: checked(reference.least_squares(sizes.sizes, sizes.counts, CAPACITY)),
+            )
+        )
+    rows += [
+        line("ours: bfd depth 3", sizes, lambda: best_fit_decreasing(sizes, CAPACITY, 3).num_packs),
+        line("ours: optimal depth 3", sizes, lambda: ours(3)),
+        line("ours: bfd", sizes, lambda: best_fit_decreasing(sizes, CAPACITY).num_packs),
+        line("ours: optimal", sizes, lambda: ours(None)),
+        line("limit", sizes, lambda: simple_bound(sizes, CAPACITY).bound),
+    ]
+    print_table(rows)
+    record("krell_table", rows)
+
+
+if __name__ == "__main__":
+    main()
