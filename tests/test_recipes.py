@@ -59,7 +59,9 @@ def test_training_recipe(path):
 def test_readme_table_says_what_the_recipes_say():
     readme = (RECIPES / "README.md").read_text()
     for path in TRAINING:
-        *_, packs, tokens = next(line for line in readme.splitlines() if f"`{name(path)}`" in line).strip("| ").split("|")
+        *_, packs, tokens = (
+            next(line for line in readme.splitlines() if f"`{name(path)}`" in line).strip("| ").split("|")
+        )
         gpus, per_device, accumulated, length, total = STATED.search(path.read_text()).groups()
         assert tokens.strip() == total
         assert packs.strip() == f"{int(gpus) * int(per_device) * int(accumulated)} of {length}"

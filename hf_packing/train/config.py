@@ -142,7 +142,7 @@ class PackingSFTConfig(PackingFields, SFTConfig):
     """[`~trl.SFTConfig`] for [`PackingSFTTrainer`]; a plain `SFTConfig` works there too.
 
     Example:
-        >>> args = PackingSFTConfig("out", packing=True, max_length=2048, report_to="none")
+        >>> args = PackingSFTConfig("out", packing=True, max_length=2048, report_to="none", bf16=False)
         >>> args.packing_strategy, args.overflow, args.isolation_check
         ('auto', 'truncate', 'error')
     """

@@ -18,6 +18,7 @@ from datasets import Dataset, IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, TrainerCallback
 
 from hf_packing import PackingTrainer, PackingTrainingArguments, pack_dataset
+from hf_packing.data import PackedStream
 from hf_packing.train import arrange
 
 
@@ -60,18 +61,37 @@ def arguments(out: str, **extra: Any) -> PackingTrainingArguments:
     return PackingTrainingArguments(**(base | extra))
 
 
-def dataset(kind: str, count: int, longest: int = 30, shards: list[int] | None = None) -> Any:
-    """`rows` as a dataset, as packs (`packed`), as a stream of `shards` (numbers of sequences in each)."""
-    made = rows(count, longest)
+class Rows:
+    """An iterable that knows nothing but its rows."""
+
+    def __init__(self, made: list[dict[str, list[int]]]) -> None:
+        self.made = made
+
+    def __iter__(self) -> Any:
+        return iter(self.made)
+
+
+def dataset(kind: str, count: int, longest: int = 30, shards: list[int] | None = None, seed: int = 7) -> Any:
+    """`rows` as a dataset, as packs (`packed`, `single`: one sequence each), or as a stream.
+
+    Streams: `stream` with `shards` (numbers of sequences in each), `shuffled` with a shuffle buffer, `iterable`
+    without anything but rows, `packed stream` packed before the trainer sees it.
+    """
+    made = rows(count, longest, seed)
     if kind == "rows":
         return Dataset.from_list(made)
-    if kind == "packed":
-        return pack_dataset(Dataset.from_list(made), max_length=48)
-    if kind == "single":  # one sequence a pack, so that the number of packs is known
-        return pack_dataset(Dataset.from_list(made), max_length=48, max_sequences=1)
+    if kind in ("packed", "single"):
+        return pack_dataset(
+            Dataset.from_list(made), max_length=48, max_sequences=1 if kind == "single" else None, desc=None
+        )
+    if kind == "iterable":
+        return Rows(made)
     ends = np.cumsum(shards).tolist() if shards else [count]
     parts = [made[end - size : end] for size, end in zip(shards or [count], ends)]
-    return IterableDataset.from_generator(stream_rows, gen_kwargs={"parts": parts})
+    stream = IterableDataset.from_generator(stream_rows, gen_kwargs={"parts": parts})
+    if kind == "shuffled":
+        return stream.shuffle(seed=1, buffer_size=8)
+    return PackedStream(stream, 48) if kind == "packed stream" else stream
 
 
 def stream_rows(parts: list[list[dict[str, list[int]]]]) -> Any:
@@ -138,6 +158,7 @@ def train(
     stop_after: int | None = None,
     resume: bool = False,
     evaluate: int = 0,
+    evaluate_kind: str = "rows",
     family: str = "llama",
     **settings: Any,
 ) -> dict[str, Any]:
@@ -148,11 +169,11 @@ def train(
         build_model(family),
         args,
         train_dataset=dataset(kind, count, longest, shards),
-        eval_dataset=Dataset.from_list(rows(evaluate, longest, seed=8)) if evaluate else None,
+        eval_dataset=dataset(evaluate_kind, evaluate, longest, seed=8) if evaluate else None,
         callbacks=[record],
     )
     record.trainer = trainer
-    loader = None if kind == "stream" else len(trainer.get_train_dataloader())
+    loader = len(trainer.get_train_dataloader()) if kind in ("rows", "packed", "single") else None
     output = trainer.train(resume_from_checkpoint=resume or None)
     return {
         "losses": record.losses,
