@@ -143,13 +143,23 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
         self._proven = True
         self._say(verdict)
 
+    def _prove_once(self) -> None:
+        """Before the first batch of a training, or of an evaluation without one."""
+        flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
+        if flattens and not self._proven and self.packing.isolation_check != "off" and self.batch_form.is_packed:
+            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model of a hyperparameter search gets the attention the first one got, and a proof of its own."""
+        model = super().call_model_init(trial)  # type: ignore[misc]
+        if hasattr(self, "batch_form") and self.batch_form.is_packed:
+            choose_batch_form(model, self.packing)
+            self._proven = False
+        return model
+
     def before_training(self) -> None:
         """Once the model is wrapped: prove that nothing leaks, take over the counters of a resumed run."""
-        needs_proof = self.packing.packing or self.packing.padding_free
-        if self.packing.isolation_check == "off" or self.batch_form.layout == "group":
-            needs_proof = False
-        if needs_proof and not self._proven:
-            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        self._prove_once()
         if self._resume_from is not None:
             state = load_run_state(self._resume_from, self.args.process_index, self.args.world_size, needed=False)
             if state is not None:
@@ -186,7 +196,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
             collate=collate,
             capacity=self.packing.max_length if arranged.packed else None,
             pad_token_id=self._pad_token_id(),
-            position_ids_start=self.batch_form.position_ids_start,
+            position_ids_start=self.batch_form.filler_start,
             keep=keep,
         )
 
