@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..data import FACTS_KEY
 from ..errors import PackingError
-from .loss import IGNORE_INDEX, aligned_labels, count_targets, sequence_weights
+from .loss import IGNORE_INDEX, count_targets, sequence_weights
 from .window import BatchCounts
 
 
@@ -31,7 +31,7 @@ _ALWAYS_KEPT = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchFacts:
-    """The sequences of one batch of B rows of L slots; tensors are int64 `[S]` on the device of the batch."""
+    """The sequences of one batch of B rows of L slots; tensors are int64 `[S]`."""
 
     starts: torch.Tensor
     """First slot of each sequence, counted over the flattened B * L slots."""
@@ -83,18 +83,16 @@ class BatchFacts:
             slots=rows * width,
         )
 
-    def target_weights(self, labels: torch.Tensor, normalization: str, shifts: bool) -> torch.Tensor:
-        """Weight of each target, of the shape of `aligned_labels(labels)`; 0 where there is none."""
-        if normalization == "sequence":
-            return sequence_weights(labels, self.starts, self.lengths, self.sequence_targets, shifts)
-        return (aligned_labels(labels, shifts) != IGNORE_INDEX).double()
+    def target_weights(self, labels: torch.Tensor, shifts: bool) -> torch.Tensor:
+        """Weight of each target when every sequence weighs the same, as `sequence_weights` gives it."""
+        return sequence_weights(labels, self.starts, self.lengths, self.sequence_targets, shifts)
 
     def count(self, labels: torch.Tensor | None, normalization: str, shifts: bool) -> BatchCounts:
         """The counts of this batch; a batch of filler alone has none but its slots."""
         targets = 0 if labels is None else count_targets(labels, shifts)
         weight = float(targets)
         if normalization == "sequence" and labels is not None:
-            weight = float(self.target_weights(labels, normalization, shifts).sum())
+            weight = float(self.target_weights(labels, shifts).sum())
         return BatchCounts(
             targets=targets,
             weight=weight,
@@ -134,7 +132,6 @@ class TrainerCollator:
             slots = len(rows) * self.capacity if self.capacity else batch["input_ids"].numel()
             slots = max(slots, int(batch[FACTS_KEY][:, 0].sum()))  # an own_pack is longer than the capacity
             batch[SLOTS_KEY] = torch.tensor([len(rows), slots])
-        return batch
         if self.keep is None:
             return batch
         return {name: value for name, value in batch.items() if name in self.keep or name in _ALWAYS_KEPT}

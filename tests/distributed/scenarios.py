@@ -15,9 +15,24 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
-from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, TrainerCallback
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+)
 
-from hf_packing import PackingTrainer, PackingTrainingArguments, pack_dataset
+from hf_packing import (
+    PackingSFTConfig,
+    PackingSFTTrainer,
+    PackingTrainer,
+    PackingTrainingArguments,
+    pack_dataset,
+)
 from hf_packing.data import PackedStream
 from hf_packing.train import arrange
 
@@ -51,14 +66,22 @@ def build_model(family: str = "llama", **extra: Any) -> torch.nn.Module:
     return LlamaForCausalLM(LlamaConfig(**(settings | extra)))
 
 
-def arguments(out: str, **extra: Any) -> PackingTrainingArguments:
+def tokenizer() -> PreTrainedTokenizerFast:
+    """For a trainer that insists on one; it never reads a word."""
+    words = {"<pad>": 0, "<eos>": 1} | {f"w{number}": number for number in range(2, VOCABULARY)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w2")), pad_token="<pad>", eos_token="<eos>"
+    )
+
+
+def arguments(out: str, config: type = PackingTrainingArguments, **extra: Any) -> Any:
     """SGD without anything that changes a gradient."""
     base = dict(
         output_dir=out, optim="sgd", learning_rate=0.05, lr_scheduler_type="constant", max_grad_norm=0.0,
         weight_decay=0.0, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
         bf16=False, gradient_checkpointing=False, seed=3, max_length=48, per_device_train_batch_size=1,
     )  # fmt: skip
-    return PackingTrainingArguments(**(base | extra))
+    return config(**(base | extra))
 
 
 class Rows:
@@ -99,7 +122,7 @@ def stream_rows(parts: list[list[dict[str, list[int]]]]) -> Any:
         yield from part
 
 
-class Watched(PackingTrainer):
+class Watching:
     """Writes down which sequences every micro-batch holds."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -114,16 +137,27 @@ class Watched(PackingTrainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
 
+class Watched(Watching, PackingTrainer):
+    """Over tokens."""
+
+
+class WatchedSFT(Watching, PackingSFTTrainer):
+    """Over whatever TRL takes."""
+
+
 class Record(TrainerCallback):
     """Gradients, losses and sequences of every optimizer step; ends the run, or the process, after a step."""
 
-    def __init__(self, kill_after: int | None = None, stop_after: int | None = None) -> None:
+    def __init__(
+        self, kill_after: int | None = None, stop_after: int | None = None, kill_at_save: int | None = None
+    ) -> None:
         self.stop_after = stop_after
+        self.kill_at_save = kill_at_save
         self.losses: list[float] = []
         self.gradients: list[torch.Tensor] = []
         self.evaluations: list[float] = []
         self.kill_after = kill_after
-        self.trainer: Watched | None = None
+        self.trainer: Watching | None = None
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         grads = [p.grad.reshape(-1).double() for p in model.parameters() if p.grad is not None]
@@ -141,6 +175,11 @@ class Record(TrainerCallback):
         if self.kill_after is not None and state.global_step >= self.kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Trainer has written its files, the states of the ranks are not written yet.
+        if state.global_step == self.kill_at_save:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if "loss" in logs:
             self.losses.append(logs["loss"])
@@ -156,21 +195,29 @@ def train(
     shards: list[int] | None = None,
     kill_after: int | None = None,
     stop_after: int | None = None,
+    kill_at_save: int | None = None,
     resume: bool = False,
     evaluate: int = 0,
     evaluate_kind: str = "rows",
     family: str = "llama",
+    trainer_class: str = "plain",
     **settings: Any,
 ) -> dict[str, Any]:
     """Train; everything that must agree between ranks, or with one process."""
-    record = Record(kill_after, stop_after)
-    args = arguments(out, **settings)
-    trainer = Watched(
+    record = Record(kill_after, stop_after, kill_at_save)
+    extra: dict[str, Any] = {}
+    if trainer_class == "plain":
+        cls, args = Watched, arguments(out, **settings)
+    else:
+        cls, args = WatchedSFT, arguments(out, PackingSFTConfig, **({"packing": True} | settings))
+        extra["processing_class"] = tokenizer()
+    trainer = cls(
         build_model(family),
         args,
         train_dataset=dataset(kind, count, longest, shards),
         eval_dataset=dataset(evaluate_kind, evaluate, longest, seed=8) if evaluate else None,
         callbacks=[record],
+        **extra,
     )
     record.trainer = trainer
     loader = len(trainer.get_train_dataloader()) if kind in ("rows", "packed", "single") else None

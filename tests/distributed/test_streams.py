@@ -22,6 +22,7 @@ RUNS = {
         "family": "mamba", "isolation_check": "group", "shards": [13, 17], "per_device_train_batch_size": 3,
     },
     "every sequence alike": {"loss_normalization": "sequence", "shards": [7, 23], "gradient_accumulation_steps": 2},
+    "TRL's trainer": {"trainer_class": "sft", "shards": [7, 23], "gradient_accumulation_steps": 2},
     "evaluated on a stream": {"shards": [15, 15], "evaluate_kind": "stream"},
 }  # fmt: skip
 
