@@ -108,7 +108,7 @@ LEFT_OUT: dict[str, str] = {
     **dict.fromkeys(SEQ2SEQ.split(), "decoder of an encoder-decoder model"),
     **dict.fromkeys(ENCODERS.split(), "encoder (its causal mode is RoBERTa's or BERT-generation's)"),
     **dict.fromkeys(
-        TOWERS.split(), "has a vision, audio or byte tower; its text model is in the list where it has one"
+        TOWERS.split(), "has a vision, audio or byte tower; the list has its text model where there is one"
     ),
 }
 

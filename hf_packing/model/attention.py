@@ -190,10 +190,10 @@ def _attend_in_graph(
 ) -> torch.Tensor:
     """A compiled call: no value of a tensor is read, so the graph serves every batch."""
     offsets, longest = arguments.get("cu_seq_lens_q"), arguments.get("max_length_q")
-    explicit = offsets is not None and not mask.chunked
-    if (
-        explicit and isinstance(longest, int) and query.is_cuda
-    ):  # GPU kernels take offsets and are operators themselves
+    if mask.chunked:
+        offsets = None  # the pattern's starts hold the sequences' and the chunks'
+    if offsets is not None and isinstance(longest, int) and query.is_cuda:
+        # GPU kernels take offsets as they are, and are operators themselves.
         return _packed(query, key, value, Segments(offsets, longest), mask.window, 0.0, scaling, arguments)
     starts = mask.starts
     positions = arguments.get("position_ids")
@@ -205,8 +205,8 @@ def _attend_in_graph(
         k,
         v,
         starts,
-        offsets if explicit else None,
-        longest if explicit and isinstance(longest, int) else None,
+        offsets,
+        longest if isinstance(longest, int) else None,
         scaling,
         mask.window,
         arguments.get("softcap"),

@@ -18,8 +18,8 @@ Three sequences, A with 3 targets of nll 1 each, B with 1 target of nll 5, C wit
 
     token      (3*1 + 1*5 + 2*2) / 6                    = 12 / 6 = 2
     sequence   (3*1/3 + 1*5/1 + 2*2/2) / (1 + 1 + 1)    =  8 / 3 = the mean of the per-sequence means 1, 5 and 2
-    mean of micro-batch means, {A, B} and {C}           = (8/4 + 4/2) / 2 = 2 here, but 3 for {A}, {B, C}: it depends
-                                                          on the split, which is why it is not used
+    mean of micro-batch means, {A, B} and {C}           = (8/4 + 4/2) / 2 = 2, but (7/5 + 5/1) / 2 = 3.2 for {A, C} and
+                                                          {B}: it depends on the cut, which is why it is not used
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 from transformers import Trainer
-from transformers.trainer_utils import TrainOutput, get_last_checkpoint
+from transformers.trainer_utils import TrainOutput
 
 from ..errors import PackingError
 from .arrange import Arranged, arrange
@@ -19,7 +20,7 @@ from .loaders import StreamBatches, eval_loader, stream_loader, train_loader
 from .metrics import TrainMeter
 from .proof import BatchForm, choose_batch_form, prove_isolation
 from .ranks import Ranks
-from .state import load_run_state, save_run_state
+from .state import last_checkpoint, load_run_state, save_run_state
 from .stepping import SteppingMixin
 from .telling import TellingMixin
 from .upstream import attention_name, bare_model, forward_names, loss_shifts_labels
@@ -167,7 +168,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         if resume_from_checkpoint is True:
-            found = get_last_checkpoint(self.args.output_dir)
+            found = last_checkpoint(self.args.output_dir, self.args.process_index, gather_object)
             if found is None:
                 raise PackingError(f"resume_from_checkpoint=True, but {self.args.output_dir} holds no checkpoint.")
             resume_from_checkpoint = found

@@ -6,9 +6,10 @@ detection of packed batches, offsets), and records what arrives at the kernel.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -31,7 +32,7 @@ class Recorder:
 
 
 def _softmax_attention(q, k, v, scale, causal, window, softcap):
-    """Attention of one segment: q `[l, H, D]`, k `[m, K, D]`, v `[m, K, D]`; written out, shares nothing with the package."""
+    """Attention of one segment, written out: q `[l, H, D]`, k and v `[m, K, D]`."""
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     scores = torch.einsum("lhd,mhd->hlm", q.float(), k.float()) * (scale or 1 / math.sqrt(q.shape[-1]))
@@ -121,11 +122,17 @@ def flash_reference() -> Iterator[Recorder]:
         "_process_flash_kwargs_fn",
         "_process_with_kvcache_kwargs_fn",
     )
-    with (
-        mock.patch.multiple(flash_utils, **dict.fromkeys(known)),
-        mock.patch.object(flash_utils, "_lazy_imports", lambda *args, **kwargs: functions),
-        mock.patch.object(PreTrainedModel, "_flash_attn_can_dispatch", lambda self, *args, **kwargs: True),
-    ):
+    # Two models import the forward themselves, and only where the package is installed.
+    own_imports = [importlib.import_module(f"transformers.models.{n}.modeling_{n}") for n in ("falcon", "gpt_neo")]
+    with ExitStack() as stack:
+        for module in own_imports:
+            forward = flash_utils._flash_attention_forward
+            stack.enter_context(mock.patch.object(module, "_flash_attention_forward", forward, create=True))
+        stack.enter_context(mock.patch.multiple(flash_utils, **dict.fromkeys(known)))
+        stack.enter_context(mock.patch.object(flash_utils, "_lazy_imports", lambda *args, **kwargs: functions))
+        stack.enter_context(
+            mock.patch.object(PreTrainedModel, "_flash_attn_can_dispatch", lambda self, *args, **kwargs: True)
+        )
         yield recorder
 
 
