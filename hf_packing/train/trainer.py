@@ -79,14 +79,14 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
                 "which cannot share out a flattened batch and rescales the loss. Start with `accelerate launch` or "
                 "`torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
             )
-        flattens = self.packing.packing or self.packing.padding_free
+        flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
         if flattens and given_collator is not None:
             raise PackingError(
                 f"data_collator={type(given_collator).__name__} was given although the batches are packed: another "
                 "collator would pad them and switch packing off. Leave data_collator unset, or set packing=False."
             )
         for name, size in (("cp_size", self.get_cp_size()), ("sp_size", self.get_sp_size())):
-            if size > 1 and (flattens or self.packing.eval_packing):
+            if size > 1 and flattens:
                 raise PackingError(
                     f"{name}={size}: context and sequence parallelism cut a row between ranks and replace its mask by "
                     f"a causal one, so packed sequences would see each other. Set {name}=1, or packing=False."
@@ -126,13 +126,16 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
             name=name,
             ranks=self._ranks,
             ready_rows=self._rows_are_ready,
+            shifts=self._shifts,
         )
         for line in arranged.messages:
             self._say(line)
         return arranged
 
-    _rows_are_ready = False
-    """Whether unpacked rows were cut and labelled already, and have a collator of their own."""
+    @property
+    def _rows_are_ready(self) -> bool:
+        """Whether rows are cut and labelled already, and have a collator of their own."""
+        return self._given_collator is not None  # refused where anything is packed
 
     # --- the proof, and the state of a run ---------------------------------------------------------------------
 
@@ -198,6 +201,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
             pad_token_id=self._pad_token_id(),
             position_ids_start=self.batch_form.filler_start,
             keep=keep,
+            foreign=arranged.ready,
         )
 
     def _pad_token_id(self) -> int:
