@@ -83,7 +83,7 @@ def test_damage_and_other_formats_are_refused(plan, tmp_path):
 
 def test_equal_content_is_equal_and_nothing_else():
     plan = plan_packs(LENGTHS, 12)
-    assert plan == plan_packs(np.array(LENGTHS, np.int16), 12)
+    assert plan == plan_packs(np.array(LENGTHS, np.int16), np.int64(12), multiple_of=np.int32(1))
     different = [
         plan_packs(LENGTHS, 13),
         plan_packs(LENGTHS[::-1], 12),
