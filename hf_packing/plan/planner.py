@@ -136,12 +136,10 @@ def _by_histogram(
     slots: IntArray, settings: PlanSettings, rng: np.random.Generator | None
 ) -> tuple[Arrangement, BoundCertificate]:
     """The strategies that look at nothing but how often each number of slots occurs."""
-    if rng is None:
-        counted, order = group_by_size(slots)
-    else:
-        shuffled = rng.permutation(slots.size)
-        counted, order = group_by_size(slots[shuffled])
-        order = shuffled[order]
+    counted, order = group_by_size(slots)
+    if rng is not None:
+        for group in np.split(order, np.cumsum(counted.counts)[:-1]):
+            rng.shuffle(group)
     if settings.strategy is Strategy.BFD:
         table = best_fit_decreasing(counted, settings.max_length, settings.max_sequences)
         proof = simple_bound(counted, settings.max_length, settings.max_sequences)

@@ -76,6 +76,9 @@ def test_damage_and_other_formats_are_refused(plan, tmp_path):
         PackPlan.load(written(lengths=content["lengths"][::-1]))
     with pytest.raises(PackingError, match="is a plan of format 9, this version reads 1; plan again"):
         PackPlan.load(written(header=as_header(b'"format": 1', b'"format": 9')))
+    path.write_text("not a plan")
+    with pytest.raises(PackingError, match=r"is not a saved plan: it is no \.npz file"):
+        PackPlan.load(path)
     np.savez(path, lengths=content["lengths"])
     with pytest.raises(PackingError, match="is not a saved plan"):
         PackPlan.load(path)
