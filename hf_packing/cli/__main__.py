@@ -1,0 +1,8 @@
+"""`python -m hf_packing.cli`, for a checkout that is not installed."""
+
+import sys
+
+from . import main
+
+
+sys.exit(main())
