@@ -71,10 +71,9 @@ class FlatRows:
         for column in columns.values():
             if {type(values) for values in column} != {np.ndarray} or {values.ndim for values in column} != {1}:
                 return None
-        flat = {name: np.concatenate(column) for name, column in columns.items()}
-        if any(values.dtype.kind != "i" for values in flat.values()):
-            return None
-        flat = {name: values.astype(np.int64, copy=False) for name, values in flat.items()}
+            if {values.dtype.kind for values in column} != {"i"}:
+                return None
+        flat = {name: np.concatenate(column, dtype=np.int64) for name, column in columns.items()}
         tokens = [values.size for values in columns["input_ids"]]
         counts = np.array([values.size for values in columns["seq_lengths"]], dtype=np.int64)
         lengths = flat["seq_lengths"]

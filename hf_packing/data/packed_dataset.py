@@ -15,6 +15,7 @@ from ..errors import PackingError
 from ..plan.plan import PackPlan
 from .packs import Packs, as_pack_numbers, places_of, split_targets
 from .preparation import Preparation
+from .rows import IGNORE_INDEX
 from .slices import Slices
 from .source import SequenceSource
 
@@ -81,7 +82,7 @@ class PackedDataset(TorchDataset[dict[str, NDArray[Any]]]):
                 "was made for another dataset. Plan this one (plan_dataset)."
             )
         self._source.check(self._slices)
-        self._targets = split_targets(self._source, self._slices)
+        self._targets = split_targets(self._source, self._slices) if self.plan.ledger.sequences_split else None
 
     def set_epoch(self, epoch: int) -> None:
         """Other neighbours for another epoch, the same on every rank: sequences of equal length change places.
@@ -101,10 +102,27 @@ class PackedDataset(TorchDataset[dict[str, NDArray[Any]]]):
         return int(self.plan.num_packs)
 
     def __getitem__(self, key: Any) -> Any:
+        if type(key) is int and 0 <= key < len(self):  # the common case, without a detour
+            return self._row(key)
         if isinstance(key, slice | list | tuple | np.ndarray | range):
             return self.__getitems__(key)
-        number = as_pack_numbers([key], len(self))[0]
-        return self.read_packs(range(number, number + 1)).row(0)
+        return self._row(as_pack_numbers((key,), len(self))[0])
+
+    def _row(self, number: int) -> dict[str, NDArray[Any]]:
+        """What `read_packs` gives for one pack, without what only several need."""
+        self._follow_epoch()
+        pieces = slice(int(self.plan.pack_offsets[number]), int(self.plan.pack_offsets[number + 1]))
+        slices = self._slices[pieces]
+        row = self._source.read(slices)
+        if self.preparation.isolate:
+            row["seq_lengths"] = slices.lengths
+        else:
+            row["labels"][0] = IGNORE_INDEX
+            row["seq_lengths"] = np.array([slices.total])
+        row["sequence_ids"] = slices.rows
+        if self._targets is not None:
+            row["sequence_targets"] = self._targets[pieces]
+        return row
 
     def __getitems__(self, keys: Any) -> list[dict[str, NDArray[Any]]]:
         """Several rows read together; torch's DataLoader asks this way for a batch."""
@@ -113,12 +131,15 @@ class PackedDataset(TorchDataset[dict[str, NDArray[Any]]]):
 
     def read_packs(self, numbers: Sequence[int]) -> Packs:
         """Several packs as flat columns."""
-        epoch = self.epoch
-        if epoch != self._arranged_epoch:
-            self._arrange(epoch)
+        self._follow_epoch()
         places, offsets = places_of(self.plan.pack_offsets, numbers)
         targets = None if self._targets is None else self._targets[places]
         return Packs.read(self._source, self._slices[places], offsets, targets)
+
+    def _follow_epoch(self) -> None:
+        epoch = self._epoch.item()
+        if epoch != self._arranged_epoch:
+            self._arrange(int(epoch))
 
     def _arrange(self, epoch: int) -> None:
         plan = self.plan

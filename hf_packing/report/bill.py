@@ -117,9 +117,12 @@ class PaddingReport:
             "verdict": self.verdict,
         }
 
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+    def to_json(self, path: str | Path | None = None, *, indent: int | None = 2) -> str:
+        """`to_dict` as JSON text, also written to `path` where one is given."""
+        text = json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
 
     def to_text(self) -> str:
         """The report for a terminal, about 40 lines."""
