@@ -121,6 +121,7 @@ def test_cpu2_runs_the_quickstart_on_two_ranks(cut_model, tmp_path):
     ]
     command += [str(RECIPES / "sft.py"), "--config", str(RECIPES / "quickstart.yaml"), "--output_dir", str(tmp_path)]
     command += ["--model_name_or_path", str(cut_model), "--compare_padded", "false", "--max_eval_samples", "3"]
+    command += ["--use_cpu", "true"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path_for_children()}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
