@@ -75,7 +75,7 @@ class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
             self._say("label smoothing needs the full logits, so the fused head is not used")
 
     @property
-    def _rows_are_ready(self) -> bool:  # type: ignore[override]
+    def _rows_are_ready(self) -> bool:
         return not (self.packing.packing or self.packing.padding_free or self.packing.eval_packing)
 
     def _prepare_dataset(

@@ -55,7 +55,10 @@ class TellingMixin(TrainerParts):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Trainer's log, with exact sums over the logging window (all ranks are here together)."""
         if "loss" in logs:
-            logs.update(self._window_numbers())
+            numbers = self._window_numbers()
+            if "loss" not in numbers:
+                del logs["loss"]  # a window without targets has none, not 0
+            logs.update(numbers)
         if "train_loss" in logs:
             self._window_numbers()  # what came after the last logging step
             if self.meter.train_loss is not None:

@@ -79,14 +79,14 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
                 "which cannot share out a flattened batch and rescales the loss. Start with `accelerate launch` or "
                 "`torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
             )
-        flattens = self.packing.packing or self.packing.padding_free
+        flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
         if flattens and given_collator is not None:
             raise PackingError(
                 f"data_collator={type(given_collator).__name__} was given although the batches are packed: another "
                 "collator would pad them and switch packing off. Leave data_collator unset, or set packing=False."
             )
         for name, size in (("cp_size", self.get_cp_size()), ("sp_size", self.get_sp_size())):
-            if size > 1 and (flattens or self.packing.eval_packing):
+            if size > 1 and flattens:
                 raise PackingError(
                     f"{name}={size}: context and sequence parallelism cut a row between ranks and replace its mask by "
                     f"a causal one, so packed sequences would see each other. Set {name}=1, or packing=False."
@@ -126,13 +126,16 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
             name=name,
             ranks=self._ranks,
             ready_rows=self._rows_are_ready,
+            shifts=self._shifts,
         )
         for line in arranged.messages:
             self._say(line)
         return arranged
 
-    _rows_are_ready = False
-    """Whether unpacked rows were cut and labelled already, and have a collator of their own."""
+    @property
+    def _rows_are_ready(self) -> bool:
+        """Whether rows are cut and labelled already, and have a collator of their own."""
+        return self._given_collator is not None  # refused where anything is packed
 
     # --- the proof, and the state of a run ---------------------------------------------------------------------
 
@@ -143,13 +146,23 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
         self._proven = True
         self._say(verdict)
 
+    def _prove_once(self) -> None:
+        """Before the first batch of a training, or of an evaluation without one."""
+        flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
+        if flattens and not self._proven and self.packing.isolation_check != "off" and self.batch_form.is_packed:
+            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model of a hyperparameter search gets the attention the first one got, and a proof of its own."""
+        model = super().call_model_init(trial)  # type: ignore[misc]
+        if hasattr(self, "batch_form") and self.batch_form.is_packed:
+            choose_batch_form(model, self.packing)
+            self._proven = False
+        return model
+
     def before_training(self) -> None:
         """Once the model is wrapped: prove that nothing leaks, take over the counters of a resumed run."""
-        needs_proof = self.packing.packing or self.packing.padding_free
-        if self.packing.isolation_check == "off" or self.batch_form.layout == "group":
-            needs_proof = False
-        if needs_proof and not self._proven:
-            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        self._prove_once()
         if self._resume_from is not None:
             state = load_run_state(self._resume_from, self.args.process_index, self.args.world_size, needed=False)
             if state is not None:
@@ -186,8 +199,9 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
             collate=collate,
             capacity=self.packing.max_length if arranged.packed else None,
             pad_token_id=self._pad_token_id(),
-            position_ids_start=self.batch_form.position_ids_start,
+            position_ids_start=self.batch_form.filler_start,
             keep=keep,
+            foreign=arranged.ready,
         )
 
     def _pad_token_id(self) -> int:

@@ -108,6 +108,7 @@ class TrainerParts:
         _micro_batch: MicroBatch | None
         compute_loss: Any
         _pad_token_id: Any
+        _prove_once: Any
 
 
 class CountsTokensSeen:
