@@ -9,7 +9,7 @@ import sys
 import pytest
 from datasets import Dataset, load_from_disk
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, OPTConfig, PreTrainedTokenizerFast
 
 from hf_packing.cli import main
 from hf_packing.errors import ContaminationError, PackingError
@@ -306,3 +306,20 @@ def test_train_hands_its_arguments_on(monkeypatch):
     monkeypatch.setattr(train, "_recipe", lambda: given.append)
     assert main(["train", "--config", "recipe.yaml", "--max_steps", "1"]) == 0
     assert given == [["--config", "recipe.yaml", "--max_steps", "1"]]
+
+
+@pytest.mark.slow
+def test_a_new_user_reports_trains_and_checks(capsys, chats, tokenizer, models_folder, tmp_path):
+    """One JSONL of chats from its bill to a trained model whose isolation is proven."""
+    assert run(capsys, "report", chats, "--tokenizer", tokenizer, "--max-length", 64)[0] == 0
+    options = {
+        "dataset_name": chats, "model_name_or_path": models_folder / "llama", "output_dir": tmp_path / "out",
+        "packing": True, "max_length": 64, "max_steps": 2, "bf16": False, "use_cpu": True, "report_to": "none",
+        "save_strategy": "no", "logging_steps": 1,
+    }  # fmt: skip
+    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(models_folder / "llama")
+    code, out, err = run(capsys, "train", *(part for name, value in options.items() for part in (f"--{name}", value)))
+    assert code == 0, err
+    assert "30 sequences ->" in out and "isolation proven" in out
+    code, out, _ = run(capsys, "check", tmp_path / "out")
+    assert code == 0 and "NOT ISOLATED" not in out
