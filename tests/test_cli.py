@@ -128,6 +128,8 @@ def test_report_of_tokens_needs_no_tokenizer(capsys, tmp_path):
     Dataset.from_dict({"input_ids": sequences(), "name": ["x"] * 40}).to_parquet(path)
     figures = figures_of(capsys, path, "--max-length", 32, "--batch-size", 4, "--limit", 20)
     assert figures["tokens"] == sum(map(len, sequences(20)))
+    findings = figures_of(capsys, path, "--eos-token-id", 9, 0, "--bos-token-id", 5)["findings"]
+    assert (findings["without_eos"], findings["without_bos"]) == (0, sum(row[0] != 5 for row in sequences()))
     assert figures["layouts"]["packed_bfd"]["slots"] == figures["layouts"]["packed_bfd"]["rows"] * 32
 
 
@@ -164,6 +166,13 @@ def test_pack_writes_data_and_plan(capsys, tmp_path):
             taken[sequence] = row["input_ids"][start : start + length]
             start += length
     assert [taken[number] for number in range(40)] == sequences()
+
+
+def test_pack_aligns_sequences(capsys, tmp_path):
+    source = tmp_path / "tokens.parquet"
+    Dataset.from_dict({"input_ids": [[5, 6, 0]] * 4}).to_parquet(source)
+    assert run(capsys, "pack", source, tmp_path / "packed", "--max-length", 8, "--multiple-of", 4)[0] == 0
+    assert PackPlan.load(tmp_path / "packed" / "plan.npz").num_packs == 2
 
 
 def test_pack_trains_completions_only_and_adds_eos(capsys, tmp_path, tokenizer):
