@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,13 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
                 f"{self.args.n_gpu} GPUs are visible to one process, so Trainer would use nn.DataParallel, "
                 "which cannot share out a flattened batch and rescales the loss. Start with `accelerate launch` or "
                 "`torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
+            )
+        launched = int(os.environ.get("WORLD_SIZE") or 1)
+        if launched > self.accelerator.num_processes == 1:
+            raise PackingError(
+                f"{launched} processes were launched, but each would train alone on all of the data: there is no GPU "
+                "here, and Trainer joins CPU processes only with use_cpu=True. Set use_cpu=True (--use_cpu true), or "
+                "start one process."
             )
         flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
         if flattens and given_collator is not None:

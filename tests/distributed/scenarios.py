@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from hf_packing import (
+    PackingError,
     PackingSFTConfig,
     PackingSFTTrainer,
     PackingTrainer,
@@ -259,3 +260,12 @@ def train_with_different_plans(out: str, **settings: Any) -> dict[str, Any]:
 
     arrange.plan_dataset = other
     return train(out, **settings)
+
+
+def refused(out: str, **settings: Any) -> str:
+    """The message a run is refused with before it starts."""
+    try:
+        train(out, **settings)
+    except PackingError as error:
+        return str(error)
+    return "not refused"

@@ -1,6 +1,7 @@
 """The two-rank claims in one quick launch: packs and a stream train what one process would. More are marked slow."""
 
 import pytest
+import torch
 
 from tests.distributed import replay, scenarios
 from tests.distributed.ranks import call, run_ranks
@@ -17,6 +18,7 @@ def results(tmp_path_factory):
     return run_ranks(
         call(scenarios.train, out=str(folder / "packs"), count=COUNT, **PACKS),
         call(scenarios.train, out=str(folder / "stream"), count=COUNT, **STREAM),
+        call(scenarios.refused, out=str(folder / "apart"), use_cpu=False),
     )
 
 
@@ -34,3 +36,8 @@ def test_stream(results):
     replay.check_ranks_agree(ranks)
     assert replay.check_passes(steps, COUNT) >= 1
     replay.check_against(ranks, replay.replay(steps, scenarios.rows(COUNT)))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU the processes are joined")
+def test_processes_that_are_not_joined_are_refused(results):
+    assert all("2 processes were launched" in message and "use_cpu=True" in message for message in results[2])
