@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -22,6 +24,13 @@ ZERO2 = {
     "gradient_accumulation_steps": "auto",
     "gradient_clipping": 0.0,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_memory_op():
+    """DeepSpeed compiles this on first use, which takes minutes and would look like a hang."""
+    code = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder; ShareMemCommBuilder().load()"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "DS_ACCELERATOR": "cpu"}, check=True, timeout=550)
 
 
 def train_with_deepspeed(out, **settings):
