@@ -58,7 +58,10 @@ class FlatRows:
             raise PackingError(
                 "No rows to collate; a batch needs at least one. Check the sampler and the dataset's length."
             )
-        return cls._of_places(rows) or cls._of_packed(rows) or cls._of_any(rows)
+        if (flat := cls._of_places(rows)) is not None:
+            return flat
+        given = [row.arrays() if isinstance(row, PackedRow) else row for row in rows]
+        return cls._of_packed(given) or cls._of_any(given)
 
     @classmethod
     def _of_places(cls, rows: Sequence[Mapping[str, Any]]) -> FlatRows | None:

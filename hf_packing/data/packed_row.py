@@ -40,39 +40,46 @@ class PackedRow(MutableMapping[str, NDArray[Any]]):
     """A dict of NumPy arrays that are read when the first of them is asked for; it can be changed like a dict.
 
     Until then it is a place in a plan, and the collator reads all rows of a batch at once, straight into the batch.
-    It is no `dict`: Trainer's column remover, which knows nothing of `seq_lengths`, leaves it alone.
+    It is no `dict`, so that Trainer's column remover, which would take `seq_lengths` from it, leaves it alone.
     """
 
     __slots__ = ("_values", "number", "packs")
 
     def __init__(self, packs: ArrangedPacks | None, number: int) -> None:
         self.packs, self.number = packs, number
-        self._values: dict[str, NDArray[Any]] | None = None
+        self._values: dict[str, NDArray[Any]] = {}
 
-    def _read(self) -> dict[str, NDArray[Any]]:
-        if self._values is None:
-            assert self.packs is not None  # it is given up only below
+    @classmethod
+    def of_arrays(cls, values: dict[str, NDArray[Any]], number: int = -1) -> PackedRow:
+        """A row that has its arrays already."""
+        row = cls(None, number)
+        row._values = values
+        return row
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The row as a dict, which is the row's own."""
+        if self.packs is not None:
             self._values = self.packs.read(range(self.number, self.number + 1)).row(0)
             self.packs = None  # from here on the row is its arrays, which may be changed
         return self._values
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._read()[name]
+        return self.arrays()[name]
 
     def __setitem__(self, name: str, values: NDArray[Any]) -> None:
-        self._read()[name] = values
+        self.arrays()[name] = values
 
     def __delitem__(self, name: str) -> None:
-        del self._read()[name]
+        del self.arrays()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
+        return iter(self.arrays())
 
     def __len__(self) -> int:
-        return len(self._read())
+        return len(self.arrays())
 
     def __repr__(self) -> str:
-        return f"PackedRow({self._read()!r})"
+        return f"PackedRow({self.arrays()!r})"
 
     def __reduce__(self) -> Any:
-        return dict, (self._read(),)
+        return dict, (self.arrays(),)
