@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, PreTrainedTokenizerFast
 
 from hf_packing.cli import main
+from hf_packing.errors import ContaminationError, PackingError
 from hf_packing.plan import PackPlan
 
 
@@ -254,8 +255,6 @@ def test_wrong_usage_exits_2(capsys):
 
 
 def test_traceback_on_demand():
-    from hf_packing import PackingError
-
     with pytest.raises(PackingError):
         main(["--traceback", "report", "missing.jsonl"])
 
@@ -265,6 +264,39 @@ def test_as_a_program_without_traceback(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr and "There is no file or folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ValueError("no bf16\nhere"), 2, "no bf16 here (hf-packing --traceback ... shows where)"),
+        (FileNotFoundError(2, "No such file or directory", "recipe.yaml"), 2, "recipe.yaml"),
+        (PackingError("too long"), 2, "too long"),
+        (ContaminationError("a leak"), 1, "a leak"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_errors_of_a_training_are_one_line(monkeypatch, capsys, error, code, said):
+    from hf_packing.cli import train
+
+    def fail(argv):
+        raise error
+
+    monkeypatch.setattr(train, "_recipe", lambda: fail)
+    assert main(["train", "--config", "recipe.yaml"]) == code
+    err = capsys.readouterr().err
+    assert err.startswith("hf-packing: ") and err.count("\n") == 1 and said in err
+    if isinstance(error, Exception):
+        with pytest.raises(type(error)):
+            main(["--traceback", "train"])
+
+
+def test_help_of_train_has_examples(monkeypatch, capsys):
+    from hf_packing.cli import train
+
+    monkeypatch.setattr(train, "_recipe", lambda: lambda argv: None)
+    main(["train", "--help"])
+    assert "hf-packing train --config" in capsys.readouterr().out
 
 
 def test_train_hands_its_arguments_on(monkeypatch):

@@ -51,23 +51,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv (`[str]`, *optional*): arguments without the program's name; defaults to `sys.argv[1:]`.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    show = arguments[:1] == ["--traceback"]
     # `train` hands everything behind it to the recipe's own parser, which knows TRL's several hundred options.
-    if arguments[:1] == ["train"]:
-        args = argparse.Namespace(run=train.run, rest=arguments[1:], traceback=False)
+    if arguments[show:][:1] == ["train"]:
+        args = argparse.Namespace(run=train.run, rest=arguments[show + 1 :], traceback=show)
     else:
         args = _parser().parse_args(arguments)
     try:
         return int(args.run(args))
-    except ContaminationError as error:
-        if args.traceback:
-            raise
-        print(f"hf-packing: {_one_line(error)}", file=sys.stderr)
-        return 1
-    except (PackingError, OSError) as error:
-        if args.traceback:
-            raise
-        print(f"hf-packing: {_one_line(error)}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("hf-packing: interrupted", file=sys.stderr)
         return 130
+    # ValueError is what Transformers and TRL raise for settings they refuse.
+    except (ValueError, OSError) as error:
+        if args.traceback:
+            raise
+        hint = "" if isinstance(error, PackingError | OSError) else " (hf-packing --traceback ... shows where)"
+        print(f"hf-packing: {_one_line(error)}{hint}", file=sys.stderr)
+        return 1 if isinstance(error, ContaminationError) else 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 
 __all__ = ["add_parser", "run"]
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(bill.to_text())
     if args.json and args.json != "-":
-        Path(args.json).write_text(bill.to_json() + "\n", encoding="utf-8")
+        bill.to_json(args.json)
         print(f"figures: {args.json}")
     if args.html:
         written = bill.to_html(args.html)

@@ -17,6 +17,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
 
+EXAMPLES = """\
+examples:
+  hf-packing train --config recipes/quickstart.yaml
+  hf-packing train --config recipe.yaml --learning_rate 1e-5 --max_steps 100     # options win over the file
+  torchrun --nproc_per_node 8 -m hf_packing.cli train --config recipe.yaml
+"""
+
+
 def _recipe() -> Callable[[list[str]], Any]:
     from ..train.run import main
 
@@ -25,5 +33,7 @@ def _recipe() -> Callable[[list[str]], Any]:
 
 def run(args: argparse.Namespace) -> int:
     """Hand the arguments to the recipe."""
+    if {"-h", "--help"} & set(args.rest):
+        print(EXAMPLES)
     _recipe()(args.rest)
     return 0

@@ -83,25 +83,30 @@ def nested_attention(
 ) -> torch.Tensor:
     """SDPA over nested tensors: torch's memory-efficient varlen kernel, for fp32 and for GPUs before Ampere."""
     groups = query.shape[1] // key.shape[1]
-    if groups > 1:
+    if groups > 1:  # nested tensors of fewer heads cannot be trained
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-    offsets = segments.cu_seqlens.long()
+    size = query.shape[-1]
+    width = -(-size // 8) * 8  # rows of heads must be aligned; zeros change no score
 
     def nested(tokens: torch.Tensor) -> torch.Tensor:  # [T, H, D] -> [S, H, (lengths), D]
         jagged = torch.nested.nested_tensor_from_jagged(
-            tokens.contiguous(), offsets, min_seqlen=1, max_seqlen=segments.longest
+            _widened(tokens, width).contiguous(), segments.strict_offsets, min_seqlen=1, max_seqlen=segments.longest
         )
         return jagged.transpose(1, 2)
 
-    out = F.scaled_dot_product_attention(
-        nested(query), nested(key), nested(value), is_causal=True, scale=options.scale
-    )
-    return out.transpose(1, 2).values()
+    scale = size**-0.5 if options.scale is None else options.scale
+    out = F.scaled_dot_product_attention(nested(query), nested(key), nested(value), is_causal=True, scale=scale)
+    return out.transpose(1, 2).values()[..., : value.shape[-1]]
 
 
 @lru_cache(maxsize=1)
 def _compiled_flex() -> Any:
     return torch.compile(torch_flex_attention, dynamic=True)
+
+
+@lru_cache(maxsize=1)
+def _compiled_block_mask() -> Any:
+    return torch.compile(create_block_mask, dynamic=True)  # uncompiled, it goes through a full [T, T] mask
 
 
 @lru_cache(maxsize=4)
@@ -114,7 +119,8 @@ def _block_mask(segments: Segments, window: int | None) -> BlockMask:
         return inside if window is None else inside & (q - k < window)
 
     total = index.numel()
-    return create_block_mask(allowed, None, None, total, total, device=str(index.device))
+    create = _compiled_block_mask() if index.is_cuda else create_block_mask
+    return create(allowed, None, None, total, total, device=str(index.device))
 
 
 def flex_attention(

@@ -142,7 +142,8 @@ def check_isolation(
     order = [support.boundaries, "explicit" if support.boundaries == "position_ids" else "position_ids"]
     forms = order if boundaries == "auto" and batch is None else [order[0] if boundaries == "auto" else boundaries]
     measured: dict[str, Measurement] = {}
-    with quiet(probed, freeze=not sharded):
+    # A compiled model is checked by the code it was compiled from: compiling a dozen short probes would take minutes.
+    with torch.compiler.set_stance("force_eager"), quiet(probed, freeze=not sharded):
         torch.manual_seed(20_260)
         vocabulary = _vocabulary(probed)
         for form in forms:

@@ -46,6 +46,12 @@ class Segments:
         return tuple(stop - start for start, stop in pairwise(offsets) if stop > start)
 
     @cached_property
+    def strict_offsets(self) -> torch.Tensor:
+        """The offsets without empty segments, int64: for kernels that read an empty one as an error."""
+        offsets = self.cu_seqlens.long()
+        return torch.cat([offsets[:1], offsets[1:][offsets.diff() > 0]])
+
+    @cached_property
     def index(self) -> torch.Tensor:
         """Number of the segment each token lies in, int64 `[T]`."""
         counts = self.cu_seqlens.diff().long()

@@ -116,7 +116,7 @@ def histogram(sizes: IntArray) -> LengthHistogram:
     if sizes.size == 0:
         return LengthHistogram(np.zeros(0, np.int64), np.zeros(0, np.int64))
     # A table of all values is the fastest count unless the values are far apart (one sequence of a billion tokens).
-    if int(sizes.max()) <= max(4 * sizes.size, 1 << 20):
+    if int(sizes.max()) <= _table_limit(sizes):
         table = np.bincount(sizes)
         present = np.flatnonzero(table)
         return LengthHistogram(present.astype(np.int64), table[present].astype(np.int64))
@@ -137,7 +137,7 @@ def group_by_size(sizes: IntArray) -> tuple[LengthHistogram, IntArray]:
         ([1, 2, 5], [1, 1, 2], [3, 1, 0, 2])
     """
     largest = int(sizes.max()) if sizes.size else 0
-    if sizes.size >= np.iinfo(np.int32).max or largest > max(4 * sizes.size, 1 << 20):
+    if sizes.size >= np.iinfo(np.int32).max or largest > _table_limit(sizes):
         return histogram(sizes), np.argsort(sizes, kind="stable")
     # A row-compressed matrix with one entry a row, in column `size`, turned into its column-compressed form: SciPy
     # does this by counting, and it lists the rows of a column in order. Three times the speed of NumPy's radix sort.
@@ -148,6 +148,11 @@ def group_by_size(sizes: IntArray) -> tuple[LengthHistogram, IntArray]:
     table = np.diff(grouped.indptr)
     present = np.flatnonzero(table)
     return LengthHistogram(present.astype(np.int64), table[present].astype(np.int64)), grouped.indices
+
+
+def _table_limit(sizes: IntArray) -> int:
+    """Lengths up to this are counted in a table; longer ones would leave it mostly empty."""
+    return max(4 * sizes.size, 1 << 20)
 
 
 def occupied_slots(lengths: IntArray, multiple_of: int) -> IntArray:

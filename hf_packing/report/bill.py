@@ -20,7 +20,7 @@ from .findings import TokenFindings
 from .horizon import MAX_LENGTHS, Horizon, horizons, smallest_sufficient
 from .layout import Layout
 from .page import report_page
-from .subject import findings_of, lengths_of
+from .subject import Subject
 from .text import report_text
 from .verdict import verdict
 
@@ -117,9 +117,12 @@ class PaddingReport:
             "verdict": self.verdict,
         }
 
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+    def to_json(self, path: str | Path | None = None, *, indent: int | None = 2) -> str:
+        """`to_dict` as JSON text, also written to `path` where one is given."""
+        text = json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
 
     def to_text(self) -> str:
         """The report for a terminal, about 40 lines."""
@@ -184,10 +187,14 @@ def padding_report(
         >>> bill.plan.lower_bound
         2
     """
-    lengths = lengths_of(data, column)
     if batch_size < 1:
         raise PackingError(f"batch_size is {batch_size}; a batch needs at least 1 row.")
-    reference = plan_packs(lengths, max_length, strategy="bfd", overflow=overflow)
+    if tokenizer is not None:
+        eos_token_id = tokenizer.eos_token_id if eos_token_id is None else eos_token_id
+        bos_token_id = tokenizer.bos_token_id if bos_token_id is None else bos_token_id
+    subject = Subject.of(data, column, eos_token_id, bos_token_id)
+    lengths, targets = subject.lengths, subject.count_targets
+    reference = plan_packs(lengths, max_length, strategy="bfd", overflow=overflow, count_targets=targets)
     in_order = np.lexsort((reference.starts, reference.sequence_ids))
     pieces = reference.lengths[in_order]
     if seed is not None:
@@ -195,7 +202,7 @@ def padding_report(
     plans = {
         strategy: reference
         if strategy == "bfd"
-        else plan_packs(lengths, max_length, strategy=strategy, overflow=overflow)
+        else plan_packs(lengths, max_length, strategy=strategy, overflow=overflow, count_targets=targets)
         for strategy in strategies or STRATEGIES
     }
     rows = [
@@ -220,7 +227,9 @@ def padding_report(
         layouts={row.name: row for row in rows},
         best=f"packed_{best}",
         plan=plans[best],
-        horizons=horizons(lengths, (*max_lengths, max_length), "truncate" if overflow == "error" else overflow),
+        horizons=horizons(
+            lengths, (*max_lengths, max_length), "truncate" if overflow == "error" else overflow, targets
+        ),
         time_model=TimeModel(hidden_size=hidden_size),
-        findings=findings_of(data, column, tokenizer, eos_token_id, bos_token_id),
+        findings=subject.findings,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +40,12 @@ class Horizon:
 
 
 def horizons(
-    lengths: NDArray[np.int64], max_lengths: tuple[int, ...] = MAX_LENGTHS, overflow: str = "truncate"
+    lengths: NDArray[np.int64],
+    max_lengths: tuple[int, ...] = MAX_LENGTHS,
+    overflow: str = "truncate",
+    targets: Any = None,
 ) -> tuple[Horizon, ...]:
-    """One row for each of `max_lengths`, smallest first.
+    """One row for each of `max_lengths`, smallest first; `targets` is the `count_targets` of `plan_packs`.
 
     Example:
 
@@ -52,7 +56,7 @@ def horizons(
     tokens = int(lengths.sum())
     rows = []
     for max_length in sorted(set(max_lengths)):
-        plan = plan_packs(lengths, max_length, strategy="bfd", overflow=overflow)
+        plan = plan_packs(lengths, max_length, strategy="bfd", overflow=overflow, count_targets=targets)
         within = np.minimum(lengths, max_length)
         width = max(max_length, int(plan.lengths.max(initial=0)))
         padded_slots = plan.lengths.size * width

@@ -98,8 +98,8 @@ def _cards(report: PaddingReport) -> str:
     ledger, per_batch, packed = report.plan.ledger, report.layouts["padded_batch"], report.layouts[report.best]
     lost = ledger.tokens_truncated + ledger.tokens_dropped
     figures = [
-        (percent(per_batch.waste), "of the slots are padding today"),
-        (percent(packed.waste), "are padding when packed"),
+        (percent(per_batch.waste), "of padded batches is padding"),
+        (percent(packed.waste), "of packs is padding"),
         (f"{per_batch.slots / packed.slots:.2f}×" if packed.slots else "–", "fewer slots than padded batches"),
         (f"{report.plan.num_packs:,}", f"packs, proven bound {report.plan.lower_bound:,}"),
         (f"{lost:,}", f"tokens lost, {percent(lost / ledger.tokens_in if ledger.tokens_in else 0.0)}"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from datasets import IterableDataset as HFIterableDataset
-from datasets.distributed import split_dataset_by_node
 from numpy.typing import NDArray
 
 from ..data import (
@@ -30,6 +28,7 @@ from .batches import PaddedCollator
 from .config import PackingSettings
 from .proof import BatchForm
 from .ranks import Ranks
+from .share import share_of
 
 
 __all__ = ["Arranged", "arrange"]
@@ -112,6 +111,7 @@ def arrange(
     name: str,
     ranks: Ranks,
     ready_rows: bool = False,
+    shifts: bool = True,
 ) -> Arranged:
     """Plan and pack `dataset`, or take it as it is where it is packed already.
 
@@ -121,13 +121,16 @@ def arrange(
         packing (`bool`): whether packs are wanted.
         layout (`str`): of the batches; `"group"` means one sequence a row.
         name (`str`): what messages call it.
-        ready_rows (`bool`): rows are cut and labelled already.
+        ready_rows (`bool`): rows are cut and labelled already, and have a collator of their own.
+        shifts (`bool`): whether the first token of a sequence is never a target; not so in masked language models.
 
     Raises:
         PackingError: nothing to train on, packs where the model cannot take them, or tokens lost that nobody asked to.
     """
     if isinstance(dataset, HFIterableDataset | PackedStream) or not hasattr(dataset, "__len__"):
-        return _arrange_stream(dataset, settings, packing and layout != "group", ranks, ready_rows)
+        return _arrange_stream(
+            dataset, settings, packing and layout != "group", ranks, layout, name, ready_rows, shifts
+        )
     if isinstance(dataset, PackedDataset):
         _refuse_packs(layout, name)
         return _described(
@@ -145,11 +148,25 @@ def arrange(
             dataset=dataset, lengths=dataset_lengths(dataset), packed=False, padding_free=False, ready=True
         )
     packed = packing and layout != "group"
+    if not (packed or settings.padding_free or shifts):
+        return _as_they_are(dataset, settings, name)
     plan = _plan(dataset, settings, packed, name)
     view = PackedDataset(dataset, plan, seed=settings.seed)
     padding_free = packed or (settings.padding_free and layout != "group")
     arranged = Arranged(dataset=view, lengths=plan, packed=packed, padding_free=padding_free, plan=plan)
     return _described(arranged, name)
+
+
+def _as_they_are(dataset: Dataset, settings: PackingSettings, name: str) -> Arranged:
+    """Rows for a model that predicts every token in its place: a plan would take the first one for no target."""
+    lengths = dataset_lengths(dataset)
+    if settings.max_length is not None and lengths.max() > settings.max_length:
+        raise PackingError(
+            f"Row {int(lengths.argmax())} of the {name} dataset has {int(lengths.max())} tokens, more than max_length="
+            f"{settings.max_length}, and sequences of a masked language model are not cut here. Truncate them when "
+            "tokenising, or raise max_length."
+        )
+    return Arranged(dataset=dataset, lengths=lengths, packed=False, padding_free=False)
 
 
 def _plan(dataset: Dataset, settings: PackingSettings, packed: bool, name: str) -> PackPlan:
@@ -206,6 +223,11 @@ def _described(arranged: Arranged, name: str) -> Arranged:
 
 
 def _refuse_packs(layout: str, name: str) -> None:
+    if layout == "padded":
+        raise PackingError(
+            f"The {name} dataset is packed already, but packing=False, which trains on padded rows. Set packing=True, "
+            "or pass the dataset it was packed from."
+        )
     if layout == "group":
         raise PackingError(
             f"The {name} dataset is packed already, but this model cannot train on packs, and the sequences of a pack "
@@ -247,16 +269,23 @@ def _as_list(value: Any) -> Any:
     return value
 
 
-def _arrange_stream(dataset: Any, settings: PackingSettings, packed: bool, ranks: Ranks, ready: bool) -> Arranged:
+def _arrange_stream(
+    dataset: Any,
+    settings: PackingSettings,
+    packed: bool,
+    ranks: Ranks,
+    layout: str,
+    name: str,
+    ready: bool,
+    shifts: bool,
+) -> Arranged:
+    share = share_of(dataset, ranks)
     if isinstance(dataset, PackedStream):
-        stream = dataset if ranks.count == 1 else EveryNth(dataset, ranks.rank, ranks.count)
-        return Arranged(dataset=stream, lengths=(), packed=True, padding_free=True, is_stream=True)
-    if isinstance(dataset, HFIterableDataset):
-        share: Any = split_dataset_by_node(dataset, rank=ranks.rank, world_size=ranks.count)
-    else:
-        share = dataset if ranks.count == 1 else EveryNth(dataset, ranks.rank, ranks.count)
-    if ready:
-        return Arranged(dataset=share, lengths=(), packed=False, padding_free=False, ready=True, is_stream=True)
+        _refuse_packs(layout, name)
+        return Arranged(dataset=share, lengths=(), packed=True, padding_free=True, is_stream=True)
+    padding_free = packed or settings.padding_free
+    if ready or not (padding_free or shifts):
+        return Arranged(dataset=share, lengths=(), packed=False, padding_free=False, ready=ready, is_stream=True)
     if settings.max_length is None:
         raise PackingError("max_length=None: a stream of unknown lengths needs the longest sequence to train on.")
     stream = PackedStream(
@@ -265,38 +294,4 @@ def _arrange_stream(dataset: Any, settings: PackingSettings, packed: bool, ranks
         overflow=settings.overflow,
         max_sequences=settings.max_sequences if packed else 1,
     )
-    padding_free = packed or settings.padding_free
     return Arranged(dataset=stream, lengths=(), packed=packed, padding_free=padding_free, is_stream=True)
-
-
-class EveryNth:
-    """Every `count`-th row of an iterable, beginning with number `rank`: one rank's share where it cannot be split.
-
-    Example:
-        >>> list(EveryNth(range(5), 1, 2))
-        [1, 3]
-    """
-
-    def __init__(self, rows: Any, rank: int, count: int) -> None:
-        self.rows = rows
-        self.rank = rank
-        self.count = count
-        self._taken = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, row in enumerate(self.rows, start=self._taken):
-            self._taken = number + 1
-            if number % self.count == self.rank:
-                yield row
-        self._taken = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        if hasattr(self.rows, "set_epoch"):
-            self.rows.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"taken": self._taken, "rows": self.rows.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._taken = state["taken"]
-        self.rows.load_state_dict(state["rows"])

@@ -10,8 +10,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from ..data import FACTS_KEY
+from ..data.rows import read_row
 from ..errors import PackingError
-from .loss import IGNORE_INDEX, aligned_labels, count_targets, sequence_weights
+from .loss import IGNORE_INDEX, count_targets, sequence_weights
 from .window import BatchCounts
 
 
@@ -31,7 +32,7 @@ _ALWAYS_KEPT = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchFacts:
-    """The sequences of one batch of B rows of L slots; tensors are int64 `[S]` on the device of the batch."""
+    """The sequences of one batch of B rows of L slots; tensors are int64 `[S]`."""
 
     starts: torch.Tensor
     """First slot of each sequence, counted over the flattened B * L slots."""
@@ -83,18 +84,16 @@ class BatchFacts:
             slots=rows * width,
         )
 
-    def target_weights(self, labels: torch.Tensor, normalization: str, shifts: bool) -> torch.Tensor:
-        """Weight of each target, of the shape of `aligned_labels(labels)`; 0 where there is none."""
-        if normalization == "sequence":
-            return sequence_weights(labels, self.starts, self.lengths, self.sequence_targets, shifts)
-        return (aligned_labels(labels, shifts) != IGNORE_INDEX).double()
+    def target_weights(self, labels: torch.Tensor, shifts: bool) -> torch.Tensor:
+        """Weight of each target when every sequence weighs the same, as `sequence_weights` gives it."""
+        return sequence_weights(labels, self.starts, self.lengths, self.sequence_targets, shifts)
 
     def count(self, labels: torch.Tensor | None, normalization: str, shifts: bool) -> BatchCounts:
         """The counts of this batch; a batch of filler alone has none but its slots."""
         targets = 0 if labels is None else count_targets(labels, shifts)
         weight = float(targets)
         if normalization == "sequence" and labels is not None:
-            weight = float(self.target_weights(labels, normalization, shifts).sum())
+            weight = float(self.target_weights(labels, shifts).sum())
         return BatchCounts(
             targets=targets,
             weight=weight,
@@ -118,13 +117,17 @@ class TrainerCollator:
     collate: Callable[[Sequence[Any]], Mapping[str, Any]]
     capacity: int | None = None
     pad_token_id: int = 0
-    position_ids_start: int = 0
+    position_ids_start: int | None = 0
     keep: frozenset[str] | None = None
     """Names the model's forward takes; other columns are left out (`remove_unused_columns`). `None` keeps all."""
+    foreign: bool = False
+    """Whether `collate` is not this package's: others stumble over columns they do not know."""
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
         if not rows:
             return filler_batch(self.pad_token_id, self.position_ids_start)
+        if self.foreign and self.keep is not None:
+            rows = [self._known(row) for row in rows]
         batch = dict(self.collate(rows))
         if "labels" not in batch:
             raise PackingError(
@@ -134,17 +137,24 @@ class TrainerCollator:
             slots = len(rows) * self.capacity if self.capacity else batch["input_ids"].numel()
             slots = max(slots, int(batch[FACTS_KEY][:, 0].sum()))  # an own_pack is longer than the capacity
             batch[SLOTS_KEY] = torch.tensor([len(rows), slots])
-        return batch
-        if self.keep is None:
-            return batch
-        return {name: value for name, value in batch.items() if name in self.keep or name in _ALWAYS_KEPT}
+        return batch if self.keep is None else self._known(batch)
+
+    def _known(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        known = _ALWAYS_KEPT | (self.keep or frozenset())
+        return {name: value for name, value in columns.items() if name in known}
 
 
-def filler_batch(pad_token_id: int, position_ids_start: int) -> dict[str, Any]:
-    """A batch that trains nothing: for a rank that has no micro-batch left while others have one."""
+def filler_batch(pad_token_id: int, position_ids_start: int | None) -> dict[str, Any]:
+    """A batch that trains nothing: for a rank that has no micro-batch left while others have one.
+
+    Padded batches carry a mask and no positions (`position_ids_start=None`); some of their models take none.
+    """
+    place = {"attention_mask": torch.ones(1, 2, dtype=torch.int64)}
+    if position_ids_start is not None:
+        place = {"position_ids": torch.arange(2).unsqueeze(0) + position_ids_start}
     return {
         "input_ids": torch.full((1, 2), pad_token_id),
-        "position_ids": torch.arange(2).unsqueeze(0) + position_ids_start,
+        **place,
         "labels": torch.full((1, 2), IGNORE_INDEX),
         FACTS_KEY: torch.empty(0, 4, dtype=torch.int64),
         SLOTS_KEY: torch.zeros(2, dtype=torch.int64),
@@ -166,9 +176,11 @@ class PaddedCollator:
     shifts: bool = True
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        ids = [torch.as_tensor(row["input_ids"], dtype=torch.int64).reshape(-1) for row in rows]
-        given = [row["labels"] if row.get("labels") is not None else row["input_ids"] for row in rows]
-        labels = [torch.as_tensor(values, dtype=torch.int64).reshape(-1).clone() for values in given]
+        read = [read_row(row, number) for number, row in enumerate(rows)]
+        ids = [torch.as_tensor(row.input_ids.astype("int64")) for row in read]
+        labels = [
+            torch.as_tensor((row.input_ids if row.labels is None else row.labels).astype("int64")) for row in read
+        ]
         if self.shifts:
             for values in labels:
                 values[:1] = IGNORE_INDEX
@@ -181,15 +193,16 @@ class PaddedCollator:
             spare = -batch["input_ids"].shape[1] % self.pad_to_multiple_of
             fills = {"input_ids": self.pad_token_id, "labels": IGNORE_INDEX, "attention_mask": 0}
             batch = {k: torch.nn.functional.pad(v, (0, spare), value=fills[k]) for k, v in batch.items()}
-        lengths = torch.tensor([x.numel() for x in ids])
-        sequence_ids = [int(row["sequence_ids"][0]) if row.get("sequence_ids") is not None else -1 for row in rows]
-        targets = [int(row["sequence_targets"][0]) if row.get("sequence_targets") is not None else -1 for row in rows]
         # The pads of a row are a segment without real tokens, so that segments cover every slot.
-        width = batch["input_ids"].shape[1]
-        facts = []
-        for length, sequence_id, target in zip(lengths.tolist(), sequence_ids, targets):
-            facts.append([length, length, sequence_id, target])
+        width, facts = batch["input_ids"].shape[1], []
+        for row in read:
+            length = len(row.input_ids)
+            facts.append([length, length, _one(row.sequence_ids), _one(row.sequence_targets)])
             if length < width:
                 facts.append([0, width - length, -1, -1])
         batch[FACTS_KEY] = torch.tensor(facts)
         return batch
+
+
+def _one(known: Any) -> int:
+    return -1 if known is None else int(known[0])

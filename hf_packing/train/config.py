@@ -142,7 +142,7 @@ class PackingSFTConfig(PackingFields, SFTConfig):
     """[`~trl.SFTConfig`] for [`PackingSFTTrainer`]; a plain `SFTConfig` works there too.
 
     Example:
-        >>> args = PackingSFTConfig("out", packing=True, max_length=2048, report_to="none")
+        >>> args = PackingSFTConfig("out", packing=True, max_length=2048, bf16=False, report_to="none")
         >>> args.packing_strategy, args.overflow, args.isolation_check
         ('auto', 'truncate', 'error')
     """
@@ -178,7 +178,6 @@ class PackingSettings:
     attention: str
     max_tokens_per_batch: int | None
     completion_only_loss: bool | None
-    shuffle: bool
     seed: int
 
     @classmethod
@@ -225,7 +224,6 @@ class PackingSettings:
             attention=read("attention", "auto"),
             max_tokens_per_batch=read("max_tokens_per_batch"),
             completion_only_loss=read("completion_only_loss"),
-            shuffle=bool(read("shuffle_dataset", False)),
             seed=read("data_seed") if read("data_seed") is not None else read("seed", 42),
         )
         settings._check(args)

@@ -35,9 +35,11 @@ class EvaluatingMixin(TrainerParts):
         collect = self.compute_metrics is not None or predicting
         if prediction_loss_only or (prediction_loss_only is None and self.args.prediction_loss_only):
             collect = False
-        by_batch = self.compute_metrics if self.args.batch_eval_metrics and collect and not predicting else None
+        by_batch = self.compute_metrics if self.args.batch_eval_metrics and collect else None
+        keep = collect and (by_batch is None or predicting)
         with_inputs = "inputs" in self.args.include_for_metrics
-        self._eval_run = run = EvalRun(collect, by_batch, with_inputs)
+        self._prove_once()
+        self._eval_run = run = EvalRun(collect, keep, by_batch, with_inputs)
         try:
             output = super().evaluation_loop(  # type: ignore[misc]
                 dataloader,
@@ -69,7 +71,9 @@ class EvaluatingMixin(TrainerParts):
             for name, value in denumpify_detensorize(computed or {}).items()
         }
         return output._replace(
-            predictions=prediction.predictions, label_ids=prediction.label_ids, metrics={**output.metrics, **named}
+            predictions=prediction.predictions if run.keep else None,
+            label_ids=prediction.label_ids if run.keep else None,
+            metrics={**output.metrics, **named},
         )
 
     def prediction_step(

@@ -36,26 +36,27 @@ class EvalRun:
     """One pass over an evaluation set on one rank.
 
     Args:
-        collect (`bool`): keep predictions, as `compute_metrics` and `predict` need.
+        collect (`bool`): ask for predictions, as `compute_metrics` and `predict` need.
+        keep (`bool`): keep them to the end of the pass.
         batch_metrics (*optional*): `compute_metrics` under `batch_eval_metrics=True`: it is handed the sequences of
             each batch, and memory does not grow with the set.
         with_inputs (`bool`): hand `compute_metrics` the input ids too.
     """
 
-    def __init__(self, collect: bool, batch_metrics: Callable[..., Any] | None, with_inputs: bool) -> None:
-        self.collect = collect
+    def __init__(self, collect: bool, keep: bool, batch_metrics: Callable[..., Any] | None, with_inputs: bool) -> None:
+        self.collect, self.keep = collect, keep
         self.losses = LossMeter()
         self.counts = BatchCounts()
         self._batch_metrics = batch_metrics
         self._with_inputs = with_inputs
-        self._kept: list[SequencePrediction] = []
+        self._kept: list[list[SequencePrediction]] = []
         self._last: list[SequencePrediction] | None = None
 
     def add(self, counts: BatchCounts, loss: torch.Tensor) -> None:
         """Add a batch and its mean loss; a batch without targets has none."""
         self.counts = self.counts + counts
         if counts.targets:
-            self.losses.add(loss=loss.detach().double() * counts.targets)
+            self.losses.add(loss=loss.detach() * counts.targets)
 
     def add_predictions(self, facts: BatchFacts, outputs: Any, labels: torch.Tensor, input_ids: torch.Tensor) -> None:
         """Unpack what the model said about a batch."""
@@ -83,8 +84,9 @@ class EvalRun:
                     input_ids=input_ids[here].numpy(),
                 )
             )
+        if self.keep:
+            self._kept.append(batch)
         if self._batch_metrics is None:
-            self._kept += batch
             return
         # The last batch is told apart from the others (compute_result=True), so each waits for the next one.
         if self._last is not None:
@@ -92,14 +94,19 @@ class EvalRun:
         self._last = batch
 
     def finish(self) -> tuple[list[SequencePrediction], dict[str, Any]]:
-        """All predictions in dataset order, and the metrics of a `batch_eval_metrics` run. Collective."""
+        """All kept predictions in dataset order, and the metrics of a `batch_eval_metrics` run. Collective."""
+        metrics: dict[str, Any] = {}
         if self._batch_metrics is not None:
-            last = self.as_prediction(gather_object(self._last or []))
-            return [], self._batch_metrics(last, compute_result=True)
-        kept = gather_object(self._kept)
+            metrics = self._batch_metrics(self.as_prediction(gather_object(self._last or [])), compute_result=True)
+        if not self.keep:
+            return [], metrics
+        # Batches were dealt to the ranks in turn, so they are put back in that order: for two ranks with batches
+        # [a, c] and [b, d] that is a, b, c, d.
+        rounds = zip(*gather_object([self._kept]))
+        kept = [one for batches in rounds for batch in batches for one in batch]
         if all(one.sequence_id >= 0 for one in kept):
             kept.sort(key=lambda one: one.sequence_id)
-        return kept, {}
+        return kept, metrics
 
     def as_prediction(self, sequences: list[SequencePrediction]) -> EvalPrediction:
         """One row a sequence, padded with -100 to the longest: `[N, L]` labels, `[N, L, ...]` predictions."""

@@ -25,7 +25,7 @@ from .window import sum_over_ranks
 
 __all__ = [
     "EpochBatchSampler",
-    "EvalBatchSampler",
+    "InOrderBatchSampler",
     "PackingDataLoader",
     "StreamBatches",
     "eval_loader",
@@ -49,11 +49,11 @@ class EpochBatchSampler(PackBatchSampler):
             self._on_epoch(epoch)
 
 
-class EvalBatchSampler(Sampler[list[int]]):
+class InOrderBatchSampler(Sampler[list[int]]):
     """Batches in dataset order, dealt out to the ranks in turn; a rank that has none left gets `[]`.
 
     Example:
-        >>> [list(EvalBatchSampler(5, 2, num_replicas=2, rank=rank)) for rank in (0, 1)]
+        >>> [list(InOrderBatchSampler(5, 2, num_replicas=2, rank=rank)) for rank in (0, 1)]
         [[[0, 1], [4]], [[2, 3], []]]
     """
 
@@ -184,8 +184,14 @@ def train_loader(
     config: Any,
     grouped: bool,
 ) -> PackingDataLoader:
-    """Batches of packs (or of sequences up to a token budget): new neighbours each epoch, alike in cost on all "
-    "ranks."""
+    """Batches of packs, or of sequences up to a token budget: other neighbours each epoch, alike in cost on all ranks.
+
+    `train_sampling_strategy="sequential"` keeps the order of the packs, epoch after epoch.
+    """
+    workers = _worker_settings(args, args.dataloader_num_workers)
+    if args.train_sampling_strategy == "sequential":
+        in_order = InOrderBatchSampler(len(arranged.dataset), batch_size, num_replicas=ranks.count, rank=ranks.rank)
+        return PackingDataLoader(arranged.dataset, batch_sampler=in_order, collate_fn=collate, **workers)
     size: dict[str, int] = {"batch_size": batch_size}
     if settings.max_tokens_per_batch is not None:
         size = {"max_tokens": settings.max_tokens_per_batch}
@@ -213,7 +219,7 @@ def train_loader(
         arranged.dataset,
         batch_sampler=sampler,
         collate_fn=collate,
-        **_worker_settings(args, args.dataloader_num_workers),
+        **workers,
     )
 
 
@@ -232,7 +238,7 @@ def eval_loader(
     if arranged.is_stream:
         stream = EvalStream(dataset, args.eval_batch_size, accelerator)
         return DataLoader(stream, batch_size=None, collate_fn=collate)
-    sampler = EvalBatchSampler(len(dataset), args.eval_batch_size, num_replicas=ranks.count, rank=ranks.rank)
+    sampler = InOrderBatchSampler(len(dataset), args.eval_batch_size, num_replicas=ranks.count, rank=ranks.rank)
     return DataLoader(
         dataset, batch_sampler=sampler, collate_fn=collate, **_worker_settings(args, args.dataloader_num_workers)
     )

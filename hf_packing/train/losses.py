@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from ..errors import PackingError
 from .loss import IGNORE_INDEX, aligned_labels, nll_from_logits
 
 
-__all__ = ["TokenLosses", "follows_count", "fused_losses", "logit_losses"]
+__all__ = ["TokenLosses", "fused_losses", "logit_losses", "user_loss"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,21 +85,24 @@ def _accuracy_and_entropy(logits: torch.Tensor, labels: torch.Tensor, shifts: bo
     }
 
 
-def follows_count(
-    compute: Callable[..., torch.Tensor], outputs: Any, labels: torch.Tensor, denominator: torch.Tensor
-) -> bool:
-    """Whether a user's `compute_loss_func` divides by the count it is given, or returns a mean over its batch.
+def user_loss(
+    compute: Callable[..., torch.Tensor], outputs: Any, labels: torch.Tensor, targets: int, step_targets: int
+) -> torch.Tensor:
+    """This batch's share of the step's loss, from a user's function.
 
-    A function that follows the count halves its loss when the count doubles. Asking twice tells, from logits that are
-    there already.
+    The function is given the targets of its own batch as `num_items_in_batch` (where it takes it), and the result is
+    weighted by the batch's share of the step's targets. That is right for a function that divides by the count, for
+    one that ignores it and returns a mean, and for one that adds a term of its own, which then counts once a step.
 
     Example:
-        >>> labels, outputs = torch.tensor([[-100, 1, 2]]), torch.tensor([[6.0, 2.0]])
+        >>> labels, outputs = torch.tensor([[-100, 1, 2]]), torch.tensor([[6.0, 2.0]])  # 2 targets of 8 in the step
         >>> by_count = lambda outputs, labels, num_items_in_batch: outputs.sum() / num_items_in_batch
-        >>> mean = lambda outputs, labels, num_items_in_batch=None: outputs.mean()
-        >>> [follows_count(function, outputs, labels, torch.tensor(4)) for function in (by_count, mean)]
-        [True, False]
+        >>> mean = lambda outputs, labels: outputs.mean()
+        >>> [user_loss(function, outputs, labels, 2, 8).item() for function in (by_count, mean)]
+        [1.0, 1.0]
     """
-    with torch.no_grad():
-        once, twice = (compute(outputs, labels, num_items_in_batch=denominator * factor) for factor in (1, 2))
-    return not torch.isclose(once, twice, rtol=1e-3)
+    parameters = inspect.signature(compute).parameters.values()
+    count = {}
+    if any(p.name == "num_items_in_batch" or p.kind is p.VAR_KEYWORD for p in parameters):
+        count["num_items_in_batch"] = torch.tensor(targets, device=labels.device)
+    return compute(outputs, labels, **count) * (targets / step_targets)

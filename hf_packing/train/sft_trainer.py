@@ -75,7 +75,7 @@ class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
             self._say("label smoothing needs the full logits, so the fused head is not used")
 
     @property
-    def _rows_are_ready(self) -> bool:  # type: ignore[override]
+    def _rows_are_ready(self) -> bool:
         return not (self.packing.packing or self.packing.padding_free or self.packing.eval_packing)
 
     def _prepare_dataset(
@@ -84,14 +84,17 @@ class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
         """TRL formats and tokenises; what is tokenised already goes to the planner as it is."""
         if not isinstance(dataset, (Dataset, HFIterableDataset)):
             return dataset
-        columns = dataset.column_names
-        if columns is not None and "input_ids" in columns and not self._rows_are_ready:
+        if self._rows_are_ready:
+            return tokenize_with_trl(self, dataset, processing_class, args, formatting_func, dataset_name)
+        columns = dataset.column_names or list(next(iter(dataset), {}))  # a stream may not know them
+        if "input_ids" in columns:
             if self.packing.completion_only_loss is False and "completion_mask" in columns:
                 dataset = dataset.remove_columns("completion_mask")
-            return dataset
-        hidden = {} if self._rows_are_ready else {"max_length": None}
-        with _hidden(args, hidden):
-            return tokenize_with_trl(self, dataset, processing_class, args, formatting_func, dataset_name)
+            return dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset
+        with _hidden(args, {"max_length": None}):
+            dataset = tokenize_with_trl(self, dataset, processing_class, args, formatting_func, dataset_name)
+        # The masks that TRL keeps are those it was told not to use.
+        return dataset.select_columns(["input_ids", "labels"])
 
     def _token_losses(self, model: Any, inputs: dict[str, Any], with_outputs: bool) -> TokenLosses:
         if self.aux_loss_enabled:

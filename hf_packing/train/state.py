@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from ..errors import PackingError
 
 
-__all__ = ["load_run_state", "save_run_state"]
+__all__ = ["last_checkpoint", "load_run_state", "save_run_state"]
+
+logger = logging.getLogger(__name__)
 
 _VERSION = 1
 
@@ -49,3 +55,29 @@ def load_run_state(checkpoint: str | os.PathLike[str], rank: int, ranks: int, ne
             f"ranks cannot be taken over. Resume with {state['ranks']} ranks."
         )
     return state
+
+
+def last_checkpoint(
+    output_dir: str | os.PathLike[str], rank: int, gather: Callable[[list[set[int]]], list[set[int]]]
+) -> str | None:
+    """The newest checkpoint that every rank finished writing, the same on all ranks; collective.
+
+    A run that is killed while it writes leaves a checkpoint with some files only. The state of a rank is the last file
+    it writes, so a checkpoint with all of them is whole. Where no checkpoint has any (another trainer wrote them, or
+    other ranks did), it is the last one, as in Transformers.
+
+    Args:
+        output_dir: where checkpoints lie; each rank looks for its own file, so disks need not be shared.
+        rank (`int`): of this process.
+        gather: a list of one thing a rank, given this rank's.
+    """
+    files = Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_path('', rank).name}")
+    steps = [path.parent.name.rpartition("-")[2] for path in files]
+    whole = set.intersection(*gather([{int(step) for step in steps if step.isdigit()}]))
+    last = get_last_checkpoint(str(output_dir)) if Path(output_dir).is_dir() else None
+    if not whole:
+        return last
+    found = str(Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{max(whole)}")
+    if last is not None and Path(last) != Path(found):
+        logger.warning("%s was not finished when the run ended; resuming from %s.", last, found)
+    return found

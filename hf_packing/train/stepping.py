@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from ..errors import PackingError
 from .batches import BatchFacts, filler_batch
-from .losses import TokenLosses, follows_count, logit_losses
+from .losses import TokenLosses, logit_losses, user_loss
 from .upstream import CountsTokensSeen, TrainerParts, bare_model
 from .window import BatchCounts
 
@@ -23,10 +24,11 @@ __all__ = ["MicroBatch", "SteppingMixin"]
 class MicroBatch:
     """A micro-batch and the optimizer step it belongs to."""
 
-    facts: BatchFacts
     counts: BatchCounts
     step: BatchCounts
     """Of the whole step: all micro-batches, all ranks."""
+    weights: torch.Tensor | None = None
+    """Weight of each target, on the CPU; None where all weigh 1."""
 
 
 class SteppingMixin(CountsTokensSeen, TrainerParts):
@@ -60,7 +62,7 @@ class SteppingMixin(CountsTokensSeen, TrainerParts):
         for _ in range(num_batches):
             batch = next(epoch_iterator, None)
             if batch is None:
-                batch = filler_batch(self._pad_token_id(), self.batch_form.position_ids_start)
+                batch = filler_batch(self._pad_token_id(), self.batch_form.filler_start)
             batches.append(batch)
             inputs, facts = BatchFacts.take_from(batch)
             local = local + facts.count(inputs.get("labels"), self.packing.loss_normalization, self._shifts)
@@ -70,8 +72,10 @@ class SteppingMixin(CountsTokensSeen, TrainerParts):
 
     def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         inputs, facts = BatchFacts.take_from(inputs)
-        counts = facts.count(inputs.get("labels"), self.packing.loss_normalization, self._shifts)
-        self._micro_batch = MicroBatch(facts=facts, counts=counts, step=self._step_counts)
+        labels, normalization = inputs["labels"], self.packing.loss_normalization
+        counts = facts.count(labels, normalization, self._shifts)
+        weights = facts.target_weights(labels, self._shifts) if normalization == "sequence" else None
+        self._micro_batch = MicroBatch(counts=counts, step=self._step_counts, weights=weights)
         # An override of compute_loss shadows the mixin's, so its result is weighted here, between it and backward.
         on_class = "compute_loss" not in vars(self)
         original, declared = self.compute_loss, self.loss_is_scaled_for_ga
@@ -97,7 +101,10 @@ class SteppingMixin(CountsTokensSeen, TrainerParts):
             self._scaled_here = False
             loss = compute_loss(model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch)
             loss, rest = (loss[0], loss[1:]) if isinstance(loss, tuple) else (loss, ())
-            if not self._scaled_here and not is_scaled:
+            if is_scaled and not self._scaled_here:
+                # Already over the whole step, and over the ranks as Trainer wants it: times their number.
+                self.meter.losses.add(loss=loss * (micro.step.targets / self._ranks.count))
+            elif not self._scaled_here:
                 if self.packing.loss_normalization == "sequence":
                     raise PackingError(
                         "loss_normalization='sequence' weighs every token, which a compute_loss that returns one mean "
@@ -105,7 +112,7 @@ class SteppingMixin(CountsTokensSeen, TrainerParts):
                     )
                 if micro.counts.targets:
                     self.meter.losses.add(loss=loss * micro.counts.targets)
-                    loss = loss * (micro.counts.targets / max(micro.step.targets, 1)) * self._ranks.count
+                    loss = loss * (micro.counts.targets / micro.step.targets) * self._ranks.count
                 else:
                     # A mean over nothing is NaN, and NaN times 0 is too.
                     loss = sum(p.sum() * 0.0 for p in model.parameters() if p.requires_grad)
@@ -117,14 +124,13 @@ class SteppingMixin(CountsTokensSeen, TrainerParts):
         self, model: Any, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Loss of a batch: in a training step its share of the step's loss, otherwise the mean over its targets."""
-        inputs, facts = BatchFacts.take_from(inputs)
-        micro = self._micro_batch
+        micro, ranks = self._micro_batch, self._ranks.count
+        inputs = dict(inputs)
         if micro is None:
+            inputs, facts = BatchFacts.take_from(inputs)
             counts = facts.count(inputs.get("labels"), "token", self._shifts)
-            micro = MicroBatch(facts=facts, counts=counts, step=counts)
-            ranks, normalization = 1, "token"
+            micro, ranks = MicroBatch(counts=counts, step=counts), 1
         else:
-            ranks, normalization = self._ranks.count, self.packing.loss_normalization
             self._scaled_here = True
         inputs["use_cache"] = False
         if self.compute_loss_func is not None or type(self.label_smoother) not in (type(None), LabelSmoother):
@@ -133,8 +139,8 @@ class SteppingMixin(CountsTokensSeen, TrainerParts):
                 self.meter.losses.add(loss=loss.detach() * micro.step.targets)
             return (loss * ranks, outputs) if return_outputs else loss * ranks
         losses = self._token_losses(model, inputs, return_outputs)
-        weights = micro.facts.target_weights(inputs["labels"], normalization, self._shifts)
-        weighted = (losses.per_token * weights.to(losses.per_token.dtype)).sum()
+        per_token = losses.per_token
+        weighted = (per_token if micro.weights is None else per_token * micro.weights.to(per_token)).sum()
         loss = weighted / max(micro.step.weight, 1e-30)
         self._record(losses, weighted, micro)
         if losses.aux_loss is not None and self._micro_batch is not None and micro.step.tokens:
@@ -174,15 +180,10 @@ class SteppingMixin(CountsTokensSeen, TrainerParts):
             )
         labels = inputs["labels"]
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        denominator = torch.tensor(max(micro.step.targets, 1), device=labels.device)
-        if self.compute_loss_func is None:
-            smoother = self.label_smoother
-            return smoother(outputs, labels, shift_labels=self._shifts, num_items_in_batch=denominator), outputs
-        if self._follows_count is None and micro.counts.targets:
-            self._follows_count = follows_count(self.compute_loss_func, outputs, labels, denominator)
-            if not self._follows_count:
-                self._say("compute_loss_func ignores num_items_in_batch; its mean is weighted by the batch's targets")
         if not micro.counts.targets:
-            return sum(value.sum() * 0.0 for value in (outputs["logits"],)), outputs
-        loss = self.compute_loss_func(outputs, labels, num_items_in_batch=denominator)
-        return loss if self._follows_count else loss * (micro.counts.targets / denominator), outputs
+            # A mean over nothing is NaN; this is 0 and still takes part in the backward pass.
+            return outputs["logits"].sum() * 0.0, outputs
+        compute = self.compute_loss_func
+        if compute is None:
+            compute = partial(self.label_smoother, shift_labels=self._shifts)
+        return user_loss(compute, outputs, labels, micro.counts.targets, micro.step.targets), outputs

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-import torch
+from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 from transformers import Trainer
-from transformers.trainer_utils import TrainOutput, get_last_checkpoint
+from transformers.trainer_utils import TrainOutput
 
 from ..errors import PackingError
-from ..plan import PackPlan
 from .arrange import Arranged, arrange
 from .batches import TrainerCollator
 from .callback import PackingCallback
 from .config import PackingSettings, PackingTrainingArguments
 from .evaluating import EvaluatingMixin
 from .loaders import StreamBatches, eval_loader, stream_loader, train_loader
-from .metrics import TrainMeter, flops_per_token, peak_flops
+from .metrics import TrainMeter
 from .proof import BatchForm, choose_batch_form, prove_isolation
 from .ranks import Ranks
-from .state import load_run_state, save_run_state
+from .state import last_checkpoint, load_run_state, save_run_state
 from .stepping import SteppingMixin
-from .upstream import bare_model, forward_names, loss_shifts_labels
+from .telling import TellingMixin
+from .upstream import attention_name, bare_model, forward_names, loss_shifts_labels
 from .window import BatchCounts
 
 
 __all__ = ["PackingTrainer", "PackingTrainerMixin"]
 
 
-_PACKS_BEFORE_ALARM = 64
-"""Fewer packs say little: the last one of a small set may hold almost nothing."""
-
-
-class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
+class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
     """What packing changes in a [`~transformers.Trainer`]: batches, normalisation, evaluation, numbers.
 
     Put it before the trainer class: `class MyTrainer(PackingTrainerMixin, Trainer)`. Overrides of `compute_loss` work:
@@ -52,7 +49,6 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
         self._micro_batch = None
         self._step_counts = BatchCounts()
         self._scaled_here = False
-        self._follows_count = None
         self._eval_run = None
         self._resume_from: str | None = None
         self._stream = None
@@ -61,18 +57,20 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
         self._shifts = loss_shifts_labels(self)
         self._ranks = Ranks.of(self)
         self._choose_form()
-        self.train_dataset = self._arrange(self.train_dataset, self.packing.packing, "train")
+        self.train_dataset = self._arrange_once(self.train_dataset, self.packing.packing, "train")
         if isinstance(self.eval_dataset, dict):
             self.eval_dataset = {
-                name: self._arrange(dataset, self.packing.eval_packing, name)
+                name: self._arrange_once(dataset, self.packing.eval_packing, name)
                 for name, dataset in self.eval_dataset.items()
             }
         else:
-            self.eval_dataset = self._arrange(self.eval_dataset, self.packing.eval_packing, "eval")
+            self.eval_dataset = self._arrange_once(self.eval_dataset, self.packing.eval_packing, "eval")
         arranged = self._arranged.get(id(self.train_dataset))
         if arranged is not None and arranged.plan is not None and arranged.packed:
             self._match_sequences_per_step(arranged.plan)
             self._alarm(arranged.plan.fill, "of the planned slots hold real tokens")
+        elif self.packing.match_sequences_per_step:
+            self._say("match_sequences_per_step has no effect: it needs a plan of packs, which this dataset has not")
         self.add_callback(PackingCallback(self))
 
     def _refuse_what_cannot_hold(self, given_collator: Any) -> None:
@@ -82,14 +80,21 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
                 "which cannot share out a flattened batch and rescales the loss. Start with `accelerate launch` or "
                 "`torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
             )
-        flattens = self.packing.packing or self.packing.padding_free
+        launched = int(os.environ.get("WORLD_SIZE") or 1)
+        if launched > self.accelerator.num_processes == 1:
+            raise PackingError(
+                f"{launched} processes were launched, but each would train alone on all of the data: there is no GPU "
+                "here, and Trainer joins CPU processes only with use_cpu=True. Set use_cpu=True (--use_cpu true), or "
+                "start one process."
+            )
+        flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
         if flattens and given_collator is not None:
             raise PackingError(
                 f"data_collator={type(given_collator).__name__} was given although the batches are packed: another "
                 "collator would pad them and switch packing off. Leave data_collator unset, or set packing=False."
             )
         for name, size in (("cp_size", self.get_cp_size()), ("sp_size", self.get_sp_size())):
-            if size > 1 and (flattens or self.packing.eval_packing):
+            if size > 1 and flattens:
                 raise PackingError(
                     f"{name}={size}: context and sequence parallelism cut a row between ranks and replace its mask by "
                     f"a causal one, so packed sequences would see each other. Set {name}=1, or packing=False."
@@ -98,7 +103,9 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
     def _choose_form(self) -> None:
         flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
         if not flattens:
-            self.batch_form = BatchForm(layout="padded", boundaries="none", position_ids_start=0, kernel="as loaded")
+            self.batch_form = BatchForm(
+                layout="padded", boundaries="none", position_ids_start=0, kernel=attention_name(self)
+            )
             return
         model = bare_model(self)
         self.batch_form = choose_batch_form(model, self.packing)
@@ -108,10 +115,17 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
             # Grouping changes the data, so this proof cannot wait until the model is wrapped.
             self._prove(forward_only=False)
 
-    def _arrange(self, dataset: Any, packing: bool, name: str) -> Any:
-        """The dataset as the loaders read it; remembers how, by its identity."""
-        if dataset is None or id(dataset) in self._arranged:
-            return dataset
+    def _arrange_once(self, dataset: Any, packing: bool, name: str) -> Any:
+        """The trainer's own dataset as the loaders read it; how is remembered by its identity."""
+        if dataset is None:
+            return None
+        arranged = self._arrange(dataset, packing, name)
+        self._arranged[id(arranged.dataset)] = arranged
+        return arranged.dataset
+
+    def _arrange(self, dataset: Any, packing: bool, name: str) -> Arranged:
+        if id(dataset) in self._arranged:
+            return self._arranged[id(dataset)]
         arranged = arrange(
             dataset,
             self.packing,
@@ -120,41 +134,16 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
             name=name,
             ranks=self._ranks,
             ready_rows=self._rows_are_ready,
+            shifts=self._shifts,
         )
         for line in arranged.messages:
             self._say(line)
-        self._arranged[id(arranged.dataset)] = arranged
-        return arranged.dataset
+        return arranged
 
-    _rows_are_ready = False
-    """Whether unpacked rows were cut and labelled already, and have a collator of their own."""
-
-    def _match_sequences_per_step(self, plan: PackPlan) -> None:
-        """Say what packing makes of an optimizer step; with `match_sequences_per_step`, lower the accumulation."""
-        sequences = plan.ledger.sequences_packed / plan.num_packs
-        tokens = plan.ledger.tokens_packed / plan.num_packs
-        unpacked = self._train_batch_size * self.args.gradient_accumulation_steps * self._ranks.count
-        if self.packing.match_sequences_per_step:
-            self.args.gradient_accumulation_steps = max(1, round(self.args.gradient_accumulation_steps / sequences))
-        packs = self._train_batch_size * self.args.gradient_accumulation_steps * self._ranks.count
-        advice = "" if self.packing.match_sequences_per_step else " (match_sequences_per_step=True keeps them alike)"
-        self._say(
-            f"an optimizer step sees {packs} packs = about {packs * sequences:,.0f} sequences, {packs * tokens:,.0f} "
-            f"tokens; unpacked it would see {unpacked} sequences, {unpacked * tokens / sequences:,.0f} tokens{advice}"
-        )
-
-    def _alarm(self, fill: float, what: str) -> None:
-        """Warn once that packs are emptier than asked for."""
-        if fill < self.packing.min_fill:
-            self._alarmed = True
-            self._say(
-                f"WARNING: {fill:.1%} {what}, below min_fill={self.packing.min_fill:.0%}; `hf-packing report` shows "
-                "which "
-                "max_length fits these lengths."
-            )
-
-    def _say(self, line: str) -> None:
-        self.accelerator.print(f"[hf_packing] {line}")
+    @property
+    def _rows_are_ready(self) -> bool:
+        """Whether rows are cut and labelled already, and have a collator of their own."""
+        return self._given_collator is not None  # refused where anything is packed
 
     # --- the proof, and the state of a run ---------------------------------------------------------------------
 
@@ -165,13 +154,23 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
         self._proven = True
         self._say(verdict)
 
+    def _prove_once(self) -> None:
+        """Before the first batch of a training, or of an evaluation without one."""
+        flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
+        if flattens and not self._proven and self.packing.isolation_check != "off" and self.batch_form.is_packed:
+            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model of a hyperparameter search gets the attention the first one got, and a proof of its own."""
+        model = super().call_model_init(trial)  # type: ignore[misc]
+        if hasattr(self, "batch_form") and self.batch_form.is_packed:
+            choose_batch_form(model, self.packing)
+            self._proven = False
+        return model
+
     def before_training(self) -> None:
         """Once the model is wrapped: prove that nothing leaks, take over the counters of a resumed run."""
-        needs_proof = self.packing.packing or self.packing.padding_free
-        if self.packing.isolation_check == "off" or self.batch_form.layout == "group":
-            needs_proof = False
-        if needs_proof and not self._proven:
-            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        self._prove_once()
         if self._resume_from is not None:
             state = load_run_state(self._resume_from, self.args.process_index, self.args.world_size, needed=False)
             if state is not None:
@@ -187,7 +186,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         if resume_from_checkpoint is True:
-            found = get_last_checkpoint(self.args.output_dir)
+            found = last_checkpoint(self.args.output_dir, self.args.process_index, gather_object)
             if found is None:
                 raise PackingError(f"resume_from_checkpoint=True, but {self.args.output_dir} holds no checkpoint.")
             resume_from_checkpoint = found
@@ -199,8 +198,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
 
     # --- loaders -----------------------------------------------------------------------------------------------
 
-    def _collator(self, dataset: Any) -> TrainerCollator:
-        arranged = self._arranged[id(dataset)]
+    def _collator(self, arranged: Arranged) -> TrainerCollator:
         collate = arranged.collator(self.batch_form, self.packing, self._pad_token_id(), self._shifts)
         if collate is None:
             collate = self._given_collator or self.data_collator
@@ -209,8 +207,9 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
             collate=collate,
             capacity=self.packing.max_length if arranged.packed else None,
             pad_token_id=self._pad_token_id(),
-            position_ids_start=self.batch_form.position_ids_start,
+            position_ids_start=self.batch_form.filler_start,
             keep=keep,
+            foreign=arranged.ready,
         )
 
     def _pad_token_id(self) -> int:
@@ -223,12 +222,13 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
     def get_train_dataloader(self) -> DataLoader:
         if self.train_dataset is None:
             raise PackingError("train() needs a train_dataset.")
-        dataset = self._arrange(self.train_dataset, self.packing.packing, "train")
-        arranged = self._arranged[id(dataset)]
-        collate = self._collator(dataset)
+        # Somebody may have put another dataset in the trainer's place for it.
+        self.train_dataset = self._arrange_once(self.train_dataset, self.packing.packing, "train")
+        arranged = self._arranged[id(self.train_dataset)]
+        collate = self._collator(arranged)
         self._stream = None
         if arranged.is_stream:
-            self._stream = StreamBatches(dataset, self._train_batch_size)
+            self._stream = StreamBatches(arranged.dataset, self._train_batch_size)
             if self._resume_from is not None and not self.args.ignore_data_skip:
                 state = load_run_state(self._resume_from, self.args.process_index, self.args.world_size, needed=True)
                 if state is not None:
@@ -252,35 +252,11 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin):
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise PackingError("evaluate() needs an eval_dataset: pass one to it or to the trainer.")
-        dataset = self._arrange(dataset, self.packing.eval_packing, "eval")
-        arranged = self._arranged[id(dataset)]
-        return eval_loader(arranged, self._collator(dataset), self.args, self._ranks, self.accelerator)
+        arranged = self._arrange(dataset, self.packing.eval_packing, "eval")
+        return eval_loader(arranged, self._collator(arranged), self.args, self._ranks, self.accelerator)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         return self.get_eval_dataloader(test_dataset)
-
-    # --- numbers -----------------------------------------------------------------------------------------------
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Trainer's log, with exact sums over the logging window (all ranks are here together)."""
-        if "loss" in logs:
-            logs.update(self._window_numbers())
-        if "train_loss" in logs:
-            self._window_numbers()  # what came after the last logging step
-            if self.meter.train_loss is not None:
-                logs["train_loss"] = self.meter.train_loss
-        super().log(logs, start_time)  # type: ignore[misc]
-
-    def _window_numbers(self) -> dict[str, Any]:
-        device = self.args.device
-        peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-        numbers = self.meter.report(
-            self.accelerator, self._ranks.count, flops_per_token(bare_model(self)) if peak else None, peak
-        )
-        run = self.meter.run
-        if self.packing.packing and not self._alarmed and run.packs >= _PACKS_BEFORE_ALARM:
-            self._alarm(run.tokens / run.slots, "of the slots held real tokens so far")
-        return numbers
 
 
 class PackingTrainer(PackingTrainerMixin, Trainer):

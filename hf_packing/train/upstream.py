@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CountsTokensSeen",
     "TrainerParts",
+    "attention_name",
     "bare_model",
     "forward_names",
     "loss_shifts_labels",
@@ -36,6 +37,11 @@ def bare_model(trainer: Any) -> Any:
     """The model without the wrappers of accelerate and PEFT."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def attention_name(trainer: Any) -> str:
+    """The attention implementation the model was loaded with."""
+    return str(bare_model(trainer).config._attn_implementation)
 
 
 def forward_names(trainer: Any) -> frozenset[str]:
@@ -97,12 +103,12 @@ class TrainerParts:
         _shifts: bool
         _stream: StreamBatches | None
         _eval_run: EvalRun | None
+        _alarmed: bool
         _step_counts: BatchCounts
         _micro_batch: MicroBatch | None
-        _follows_count: bool | None
         compute_loss: Any
         _pad_token_id: Any
-        _say: Any
+        _prove_once: Any
 
 
 class CountsTokensSeen:

@@ -1,4 +1,4 @@
-"""Cases 065, 076, 097, 098, 100: planning, step counts, uneven packs and resume on two ranks."""
+"""Cases 065, 076, 095, 097, 098, 100 on two ranks: planning, step counts, streams, uneven packs, resume."""
 
 import pytest
 
@@ -27,6 +27,7 @@ def results(tmp_path_factory):
             train("065 different", scenarios.train_with_different_plans, count=30, num_train_epochs=1),
             train("076 alone", alone=True, num_train_epochs=1, **ten),
             train("076", num_train_epochs=1, **ten),
+            train("095", kind="stream", count=12, shards=[12], per_device_train_batch_size=2, max_steps=3),
             train("097", kind="single", count=7, per_device_train_batch_size=2, num_train_epochs=1),
             train("098", num_train_epochs=1, **twelve),
             train("098 stopped", num_train_epochs=1, stop_after=2, **twelve),
@@ -53,6 +54,12 @@ def test_case_076_the_last_window_is_a_step(results):
     assert [len(step) for step in results["076 alone"]["sequences"]] == [4, 4, 2]
     assert [rank["steps"] for rank in results["076"]] == [2, 2]
     assert [len(step) for step in replay.steps_of(results["076"])] == [8, 2]
+
+
+def test_case_095_streams_of_flattened_batches_are_not_cut_between_ranks(results):
+    """With default settings: nothing is dispatched from rank 0, each rank reads its own share."""
+    replay.check_ranks_agree(results["095"])
+    assert replay.check_passes(replay.steps_of(results["095"]), 12) >= 1
 
 
 def test_case_097_uneven_packs_end_together(results):

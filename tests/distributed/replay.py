@@ -90,3 +90,15 @@ def check_epochs(steps: list[list[int]], count: int, epochs: int) -> None:
     for epoch in range(epochs):
         names = [name for step in steps[epoch * per_epoch : (epoch + 1) * per_epoch] for name in step]
         assert sorted(names) == list(range(scenarios.FIRST, scenarios.FIRST + count)), f"epoch {epoch}"
+
+
+def check_passes(steps: list[list[int]], count: int) -> int:
+    """Every sequence once a pass, and no step that mixes two passes; the number of passes that were completed."""
+    everything, seen, passes = set(range(scenarios.FIRST, scenarios.FIRST + count)), set(), 0
+    for number, names in enumerate(steps, start=1):
+        assert names, f"step {number} trained nothing"
+        assert len(set(names)) == len(names) and not seen & set(names), f"step {number} repeats a sequence of its pass"
+        seen |= set(names)
+        if seen == everything:
+            passes, seen = passes + 1, set()
+    return passes

@@ -15,9 +15,26 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
-from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, TrainerCallback
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+)
 
-from hf_packing import PackingTrainer, PackingTrainingArguments, pack_dataset
+from hf_packing import (
+    PackingError,
+    PackingSFTConfig,
+    PackingSFTTrainer,
+    PackingTrainer,
+    PackingTrainingArguments,
+    pack_dataset,
+)
+from hf_packing.data import PackedStream
 from hf_packing.train import arrange
 
 
@@ -50,28 +67,55 @@ def build_model(family: str = "llama", **extra: Any) -> torch.nn.Module:
     return LlamaForCausalLM(LlamaConfig(**(settings | extra)))
 
 
-def arguments(out: str, **extra: Any) -> PackingTrainingArguments:
+def tokenizer() -> PreTrainedTokenizerFast:
+    """For a trainer that insists on one; it never reads a word."""
+    words = {"<pad>": 0, "<eos>": 1} | {f"w{number}": number for number in range(2, VOCABULARY)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w2")), pad_token="<pad>", eos_token="<eos>"
+    )
+
+
+def arguments(out: str, config: type = PackingTrainingArguments, **extra: Any) -> Any:
     """SGD without anything that changes a gradient."""
     base = dict(
         output_dir=out, optim="sgd", learning_rate=0.05, lr_scheduler_type="constant", max_grad_norm=0.0,
         weight_decay=0.0, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
         bf16=False, gradient_checkpointing=False, seed=3, max_length=48, per_device_train_batch_size=1,
     )  # fmt: skip
-    return PackingTrainingArguments(**(base | extra))
+    return config(**(base | extra))
 
 
-def dataset(kind: str, count: int, longest: int = 30, shards: list[int] | None = None) -> Any:
-    """`rows` as a dataset, as packs (`packed`), as a stream of `shards` (numbers of sequences in each)."""
-    made = rows(count, longest)
+class Rows:
+    """An iterable that knows nothing but its rows."""
+
+    def __init__(self, made: list[dict[str, list[int]]]) -> None:
+        self.made = made
+
+    def __iter__(self) -> Any:
+        return iter(self.made)
+
+
+def dataset(kind: str, count: int, longest: int = 30, shards: list[int] | None = None, seed: int = 7) -> Any:
+    """`rows` as a dataset, as packs (`packed`, `single`: one sequence each), or as a stream.
+
+    Streams: `stream` with `shards` (numbers of sequences in each), `shuffled` with a shuffle buffer, `iterable`
+    without anything but rows, `packed stream` packed before the trainer sees it.
+    """
+    made = rows(count, longest, seed)
     if kind == "rows":
         return Dataset.from_list(made)
-    if kind == "packed":
-        return pack_dataset(Dataset.from_list(made), max_length=48)
-    if kind == "single":  # one sequence a pack, so that the number of packs is known
-        return pack_dataset(Dataset.from_list(made), max_length=48, max_sequences=1)
+    if kind in ("packed", "single"):
+        return pack_dataset(
+            Dataset.from_list(made), max_length=48, max_sequences=1 if kind == "single" else None, desc=None
+        )
+    if kind == "iterable":
+        return Rows(made)
     ends = np.cumsum(shards).tolist() if shards else [count]
     parts = [made[end - size : end] for size, end in zip(shards or [count], ends)]
-    return IterableDataset.from_generator(stream_rows, gen_kwargs={"parts": parts})
+    stream = IterableDataset.from_generator(stream_rows, gen_kwargs={"parts": parts})
+    if kind == "shuffled":
+        return stream.shuffle(seed=1, buffer_size=8)
+    return PackedStream(stream, 48) if kind == "packed stream" else stream
 
 
 def stream_rows(parts: list[list[dict[str, list[int]]]]) -> Any:
@@ -79,7 +123,7 @@ def stream_rows(parts: list[list[dict[str, list[int]]]]) -> Any:
         yield from part
 
 
-class Watched(PackingTrainer):
+class Watching:
     """Writes down which sequences every micro-batch holds."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -94,16 +138,27 @@ class Watched(PackingTrainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
 
+class Watched(Watching, PackingTrainer):
+    """Over tokens."""
+
+
+class WatchedSFT(Watching, PackingSFTTrainer):
+    """Over whatever TRL takes."""
+
+
 class Record(TrainerCallback):
     """Gradients, losses and sequences of every optimizer step; ends the run, or the process, after a step."""
 
-    def __init__(self, kill_after: int | None = None, stop_after: int | None = None) -> None:
+    def __init__(
+        self, kill_after: int | None = None, stop_after: int | None = None, kill_at_save: int | None = None
+    ) -> None:
         self.stop_after = stop_after
+        self.kill_at_save = kill_at_save
         self.losses: list[float] = []
         self.gradients: list[torch.Tensor] = []
         self.evaluations: list[float] = []
         self.kill_after = kill_after
-        self.trainer: Watched | None = None
+        self.trainer: Watching | None = None
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         grads = [p.grad.reshape(-1).double() for p in model.parameters() if p.grad is not None]
@@ -121,6 +176,11 @@ class Record(TrainerCallback):
         if self.kill_after is not None and state.global_step >= self.kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Trainer has written its files, the states of the ranks are not written yet.
+        if state.global_step == self.kill_at_save:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if "loss" in logs:
             self.losses.append(logs["loss"])
@@ -136,23 +196,32 @@ def train(
     shards: list[int] | None = None,
     kill_after: int | None = None,
     stop_after: int | None = None,
+    kill_at_save: int | None = None,
     resume: bool = False,
     evaluate: int = 0,
+    evaluate_kind: str = "rows",
     family: str = "llama",
+    trainer_class: str = "plain",
     **settings: Any,
 ) -> dict[str, Any]:
     """Train; everything that must agree between ranks, or with one process."""
-    record = Record(kill_after, stop_after)
-    args = arguments(out, **settings)
-    trainer = Watched(
+    record = Record(kill_after, stop_after, kill_at_save)
+    extra: dict[str, Any] = {}
+    if trainer_class == "plain":
+        cls, args = Watched, arguments(out, **settings)
+    else:
+        cls, args = WatchedSFT, arguments(out, PackingSFTConfig, **({"packing": True} | settings))
+        extra["processing_class"] = tokenizer()
+    trainer = cls(
         build_model(family),
         args,
         train_dataset=dataset(kind, count, longest, shards),
-        eval_dataset=Dataset.from_list(rows(evaluate, longest, seed=8)) if evaluate else None,
+        eval_dataset=dataset(evaluate_kind, evaluate, longest, seed=8) if evaluate else None,
         callbacks=[record],
+        **extra,
     )
     record.trainer = trainer
-    loader = None if kind == "stream" else len(trainer.get_train_dataloader())
+    loader = len(trainer.get_train_dataloader()) if kind in ("rows", "packed", "single") else None
     output = trainer.train(resume_from_checkpoint=resume or None)
     return {
         "losses": record.losses,
@@ -191,3 +260,12 @@ def train_with_different_plans(out: str, **settings: Any) -> dict[str, Any]:
 
     arrange.plan_dataset = other
     return train(out, **settings)
+
+
+def refused(out: str, **settings: Any) -> str:
+    """The message a run is refused with before it starts."""
+    try:
+        train(out, **settings)
+    except PackingError as error:
+        return str(error)
+    return "not refused"

@@ -23,8 +23,12 @@ RUNS = {
     "padding-free with a token budget": {"packing": False, "padding_free": True, "max_tokens_per_batch": 60},
     "rows in another layout, workers": {"dataloader_num_workers": 1, "gradient_accumulation_steps": 3},
     "random order": {"balance_ranks": False},
+    "TRL's trainer": {"trainer_class": "sft", "gradient_accumulation_steps": 2},
+    "TRL's trainer, padded rows": {
+        "trainer_class": "sft", "packing": False, "eval_packing": False, "per_device_train_batch_size": 2,
+    },
     "fallback to one sequence a row": {"family": "mamba", "isolation_check": "group"},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

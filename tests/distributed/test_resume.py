@@ -1,4 +1,4 @@
-"""kill -9 of both ranks in the middle of an epoch, again and again: every step is trained as if nothing happened."""
+"""kill -9 of both ranks, in the middle of epochs and of saving: every step is trained as if nothing happened."""
 
 import json
 import random
@@ -16,11 +16,15 @@ pytestmark = pytest.mark.slow
 COUNT, EPOCHS = 90, 2
 KILLS = sorted(random.Random(5).sample(range(1, 11), 5))
 """Steps after which both ranks die, during the next one: in both epochs, before and after their borders."""
+HALF_SAVED = max(KILLS) + 2
 RUNS = {
-    "packs": {"max_length": 64},
+    "packs": {"max_length": 48},
     "packs, workers, two a batch": {"dataloader_num_workers": 1, "per_device_train_batch_size": 2, "max_length": 32},
     "token budget": {"packing": False, "padding_free": True, "max_tokens_per_batch": 60},
     "fallback to one sequence a row": {"family": "mamba", "isolation_check": "group"},
+    "stream, uneven shards": {"kind": "stream", "shards": [30, 60], "max_steps": 15},
+    "stream, one shard, shuffle buffer": {"kind": "shuffled", "shards": [90], "max_steps": 15},
+    "stream of rows without anything else": {"kind": "iterable", "max_steps": 15},
 }
 ALL = {
     "count": COUNT, "num_train_epochs": EPOCHS, "gradient_accumulation_steps": 2,
@@ -48,8 +52,10 @@ def results(tmp_path_factory):
         calls += [
             call(scenarios.train, kill_after=step, resume=step != KILLS[0], killed=True, **arguments) for step in KILLS
         ]
+        # And once more while a checkpoint is written, which is then only half there.
+        calls.append(call(scenarios.train, kill_at_save=HALF_SAVED, resume=True, killed=True, **arguments))
         calls.append(call(scenarios.train, resume=True, **arguments))
-    found, each = run_ranks(*calls), len(KILLS) + 2
+    found, each = run_ranks(*calls), len(KILLS) + 3
     return {
         name: (folders[number], found[number * each], found[number * each + each - 1])
         for number, name in enumerate(RUNS)
@@ -57,17 +63,21 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_killed_five_times(results, name):
+def test_killed_six_times(results, name):
     folder, whole, resumed = results[name]
     replay.check_ranks_agree(whole)
     replay.check_ranks_agree(resumed)
-    replay.check_epochs(replay.steps_of(whole), COUNT, EPOCHS)
-    assert whole[0]["steps"] > max(KILLS) + 1
+    if "max_steps" in RUNS[name]:
+        assert replay.check_passes(replay.steps_of(whole), COUNT) >= 1
+    else:
+        replay.check_epochs(replay.steps_of(whole), COUNT, EPOCHS)
+    assert whole[0]["steps"] > HALF_SAVED
     for rank in (0, 1):
         expected, found = written_steps(folder / "whole", rank), written_steps(folder / "broken", rank)
         assert sorted(found) == sorted(expected) == list(range(1, whole[0]["steps"] + 1))
         for step, times in found.items():
             assert all(names == expected[step][0] for names in times), f"step {step}"
+        assert len(found[HALF_SAVED]) >= 2, "the half-written checkpoint was not used, its step was trained again"
         assert torch.equal(resumed[rank]["weights"], whole[rank]["weights"])
     for value in ("epoch", "max_steps", "steps", "scheduler"):
         assert resumed[0][value] == whole[0][value]

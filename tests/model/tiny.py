@@ -35,6 +35,8 @@ def tiny_mistral(attention="sdpa", window=7, **changes):
 def tiny_gpt2(attention="sdpa"):
     torch.manual_seed(0)
     config = GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=128, bos_token_id=1, eos_token_id=2)
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+    config.scale_attn_by_inverse_layer_idx = True
     config._attn_implementation = attention
     return GPT2LMHeadModel(config)
 

@@ -17,7 +17,7 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (DOCS / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert page != "packing.md" or len(blocks) >= 5
+    assert len(blocks) >= 3 or page == "troubleshooting.md"
     names: dict[str, object] = {}
     for number, block in enumerate(blocks):
         exec(compile(block, f"{page}, block {number}", "exec"), names)
@@ -33,7 +33,7 @@ def anchors(text: str) -> set[str]:
 def test_links_lead_somewhere(page):
     text = (DOCS / page).read_text(encoding="utf-8")
     links = re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", text)
-    assert links
+    assert links or page == "loss.md"
     for target, anchor in links:
         path = DOCS / target if target else DOCS / page
         assert path.exists(), f"{page} links to {target}"

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, Features, LargeList, List, Value, concatenate_datasets
 
-from hf_packing.report.findings import find
+from hf_packing.errors import PackingError
+from hf_packing.report import padding_report
 
 
 ROWS = [[1, 5, 2], [1, 5, 2], [1, 1, 7, 2, 2], [5, 6], [], [2], [1], [1, 5, 2]]
@@ -23,6 +24,10 @@ def counted(rows, eos, bos):
         sum(row[:2] == [bos, bos] for row in full),
         len(full) - len({tuple(row) for row in full}),
     )
+
+
+def find(dataset, **ids):
+    return padding_report(dataset, 64, strategies=("bfd",), max_lengths=(), **ids).findings
 
 
 def found(dataset, **ids):
@@ -64,28 +69,42 @@ def test_every_shape_of_dataset(shape):
     assert found(dataset, eos_token_id=2, bos_token_id=1) == counted(rows, 2, 1)
 
 
-def test_counts_do_not_depend_on_the_reading_batch(monkeypatch):
+def test_many_rows_at_random():
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, 3, rng.integers(0, 5)).tolist() for _ in range(500)]
-    dataset = Dataset.from_dict({"input_ids": rows})
     expected = counted(rows, 2, 1)
     assert min(expected) > 0
-    for size in (1, 7, 10_000):
-        monkeypatch.setattr("hf_packing.report.findings.BATCH", size)
-        assert found(dataset, eos_token_id=2, bos_token_id=1) == expected
+    assert found(Dataset.from_dict({"input_ids": rows}), eos_token_id=2, bos_token_id=1) == expected
 
 
-def test_nulls_are_not_rows():
+def test_a_null_row_is_named():
     table = pa.table({"input_ids": pa.array([[1, 2], None, [3, 2]], pa.list_(pa.int64()))})
-    findings = find(Dataset(table), eos_token_id=2)
-    assert (findings.rows, findings.without_eos, findings.duplicates) == (2, 0, 0)
+    with pytest.raises(PackingError, match=r"row 1\b"):
+        find(Dataset(table), eos_token_id=2)
+
+
+def test_pads_are_not_ends():
+    rows = Dataset.from_dict(
+        {"input_ids": [[5, 2, 0, 0], [6, 7, 2, 0]], "attention_mask": [[1, 1, 0, 0], [1, 1, 1, 0]]}
+    )
+    bill = padding_report(rows, 8, eos_token_id=2)
+    assert (bill.tokens, bill.findings.without_eos) == (5, 0)
+
+
+def test_sequences_without_targets_are_dropped_from_every_plan():
+    rows = {"input_ids": [[1, 2, 3], [4, 5, 6], [7, 8, 9]], "completion_mask": [[0, 1, 1], [0, 0, 0], [0, 0, 1]]}
+    bill = padding_report(Dataset.from_dict(rows), 2, strategies=("bfd", "optimal"))  # the third loses its target
+    assert {layout.sequences for layout in bill.layouts.values()} == {1}
+    assert (bill.plan.ledger.sequences_dropped, bill.plan.ledger.tokens_dropped) == (2, 4)
+    assert bill.plan.ledger.tokens_truncated == 3
 
 
 def test_several_ends_and_a_template_that_closes_with_another_token():
     dataset = Dataset.from_dict({"input_ids": [[5, 7], [6, 7], [4, 2]]})
     assert find(dataset, eos_token_id=[2, 7]).without_eos == 0
     findings = find(dataset, eos_token_id=2)
-    assert (findings.without_eos, findings.common_end, findings.common_end_rows) == (2, 7, 2)
+    assert (findings.without_eos, findings.common_end) == (2, 7)
+    assert findings.common_end_share == pytest.approx(2 / 3)
     assert any("end in id 7" in line and "EOS to train" in line for line in findings.lines())
 
 
