@@ -36,7 +36,21 @@ def test_keyword_arguments(name):
     assert not missing or takes_any, missing
 
 
-FIELDS = ["overflow", "max_sequences_per_pack", "loss_normalization", "isolation_check", "balance_ranks", "repack_each_epoch", "match_sequences_per_step", "min_fill", "attention", "packing", "packing_strategy", "eval_packing", "max_length"]
+FIELDS = [
+    "overflow",
+    "max_sequences_per_pack",
+    "loss_normalization",
+    "isolation_check",
+    "balance_ranks",
+    "repack_each_epoch",
+    "match_sequences_per_step",
+    "min_fill",
+    "attention",
+    "packing",
+    "packing_strategy",
+    "eval_packing",
+    "max_length",
+]
 
 
 @pytest.mark.parametrize("config", ["PackingTrainingArguments", "PackingSFTConfig"])
