@@ -50,8 +50,9 @@ class Packs:
         sequence_targets: NDArray[np.int64] | None = None,
         *,
         with_ids: bool = True,
+        dtype: Any = None,
     ) -> Packs:
-        """Gathers pieces `slices`, of which pack r has pack_offsets[r] : pack_offsets[r + 1].
+        """Gathers pieces `slices`, of which pack r has pack_offsets[r] : pack_offsets[r + 1]; ids as `dtype`.
 
         Example:
 
@@ -62,7 +63,7 @@ class Packs:
             {'input_ids': [8, 9, 5, 6, 7], 'labels': [-100, 9, -100, 6, 7], 'seq_lengths': [2, 3],
              'sequence_ids': [1, 0]}
         """
-        columns = source.read(slices)
+        columns = source.read(slices, dtype)
         # Pieces of [2, 3, 4] tokens in packs [0, 2, 3]: offsets of the tokens are [0, 5, 9].
         token_offsets = slices.bounds[pack_offsets]
         if source.preparation.isolate:

@@ -81,28 +81,29 @@ def plan_packs(
         seed=seed,
     )
     given = check_lengths(lengths)
-    rng = None if seed is None else np.random.default_rng(seed)
+    rng = None if settings.seed is None else np.random.default_rng(settings.seed)
     if settings.strategy is Strategy.WRAPPED:
         pieces, arrangement = cut_anywhere(whole_sequences(given), settings, count_targets)
         proof = wrapped_bound(pieces, settings)
     else:
-        pieces = drop_without_targets(cut_overflow(given, max_length, settings.overflow), count_targets)
+        cut = cut_overflow(given, settings.max_length, settings.overflow)
+        pieces = drop_without_targets(cut, count_targets)
         arrangement, proof = _place(pieces, settings, rng)
     if rng is not None:
         arrangement = shuffle_packs(arrangement, rng)
-    packed_lengths = arrangement.slots if multiple_of == 1 else None  # else the filler is in the slots
+    packed_lengths = arrangement.slots if settings.multiple_of == 1 else None  # else the filler is in the slots
     if packed_lengths is None:
         packed_lengths = pieces.lengths[arrangement.pieces].astype(np.int64, copy=False)
     return PackPlan(
-        max_length=max_length,
+        max_length=settings.max_length,
         sequence_ids=pieces.id_of(arrangement.pieces),
         starts=pieces.start_of(arrangement.pieces),
         lengths=packed_lengths,
         pack_offsets=arrangement.offsets,
         ledger=_balance(pieces, arrangement, settings),
         certificate=proof,
-        multiple_of=multiple_of,
-        max_sequences=max_sequences,
+        multiple_of=settings.multiple_of,
+        max_sequences=settings.max_sequences,
         strategy=str(settings.strategy),
         overflow=str(settings.overflow),
     )
@@ -135,12 +136,10 @@ def _by_histogram(
     slots: IntArray, settings: PlanSettings, rng: np.random.Generator | None
 ) -> tuple[Arrangement, BoundCertificate]:
     """The strategies that look at nothing but how often each number of slots occurs."""
-    if rng is None:
-        counted, order = group_by_size(slots)
-    else:
-        shuffled = rng.permutation(slots.size)
-        counted, order = group_by_size(slots[shuffled])
-        order = shuffled[order]
+    counted, order = group_by_size(slots)
+    if rng is not None:
+        for group in np.split(order, np.cumsum(counted.counts)[:-1]):
+            rng.shuffle(group)
     if settings.strategy is Strategy.BFD:
         table = best_fit_decreasing(counted, settings.max_length, settings.max_sequences)
         proof = simple_bound(counted, settings.max_length, settings.max_sequences)
