@@ -3,7 +3,7 @@
 import pytest
 
 from tests.distributed import replay, scenarios
-from tests.distributed.ranks import call, run_ranks
+from tests.distributed.ranks import call, once, run_ranks
 
 
 TIMEOUT = 3
@@ -12,8 +12,10 @@ TIMEOUT = 3
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cases")
+    return once(tmp_path_factory, "many_ranks", run)
 
+
+def run(folder):
     def train(name, function=scenarios.train, alone=False, out=None, **settings):
         return name, call(function, alone=alone, out=str(folder / (out or name)), **settings)
 

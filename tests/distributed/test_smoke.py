@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.distributed import replay, scenarios
-from tests.distributed.ranks import call, run_ranks
+from tests.distributed.ranks import call, once, run_ranks
 
 
 COUNT, EPOCHS, EVALUATED = 15, 2, 7
@@ -14,12 +14,14 @@ STREAM = {"kind": "stream", "shards": [4, 11], "gradient_accumulation_steps": 2,
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("smoke")
-    return run_ranks(
-        call(scenarios.train, out=str(folder / "packs"), count=COUNT, **PACKS),
-        call(scenarios.train, out=str(folder / "stream"), count=COUNT, **STREAM),
-        call(scenarios.refused, out=str(folder / "apart"), use_cpu=False),
-    )
+    def make(folder):
+        return run_ranks(
+            call(scenarios.train, out=str(folder / "packs"), count=COUNT, **PACKS),
+            call(scenarios.train, out=str(folder / "stream"), count=COUNT, **STREAM),
+            call(scenarios.refused, out=str(folder / "apart"), use_cpu=False),
+        )
+
+    return once(tmp_path_factory, "smoke", make)
 
 
 def test_packs(results):
