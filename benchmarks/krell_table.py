@@ -22,7 +22,7 @@ from length_sets import load_histogram, print_table, record
 
 from hf_packing.plan.bounds import simple_bound
 from hf_packing.plan.histogram import best_fit_decreasing
-from hf_packing.plan.lengths import LengthHistogram, histogram, padded_slots
+from hf_packing.plan.lengths import LengthHistogram, histogram
 from hf_packing.plan.optimal import pack_tightly
 
 
@@ -58,8 +58,10 @@ def line(name: str, sizes: LengthHistogram, find: Callable[[], float]) -> dict:
 
 def sorted_batches(sizes: LengthHistogram) -> float:
     """Rows' worth of slots, in units of the capacity, of batches of 256 sequences in order of length."""
-    slots = padded_slots(np.repeat(sizes.sizes, sizes.counts), batch_size=256)
-    return slots / CAPACITY
+    ascending = np.repeat(sizes.sizes, sizes.counts)
+    longest = np.append(ascending[255::256], ascending[-1])
+    full, rest = divmod(ascending.size, 256)
+    return (256 * longest[:full].sum() + rest * longest[-1]) / CAPACITY
 
 
 def main() -> None:

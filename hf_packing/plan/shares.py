@@ -24,7 +24,7 @@ from .policy import Strategy
 from .table import PackTable
 
 
-__all__ = ["HistogramPlan", "plan_histogram", "scatter"]
+__all__ = ["HistogramPlan", "plan_histogram"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,29 +73,21 @@ class HistogramPlan:
         firsts[order] = before
         return firsts
 
-    def share(
-        self, rank: int, num_replicas: int, seed: int | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def share(self, rank: int, num_replicas: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Every num_replicas-th pack, beginning with number `rank`; all ranks together have every pack once.
+
+        For a random order give [`packs`] the numbers of a permutation that is computed where it is asked for.
 
         Args:
             rank: from 0 to `num_replicas` − 1.
             num_replicas: how many ranks there are.
-            seed: which pack goes where, and which sequence of a length, in an order that looks random; each rank works
-                it out for its own packs alone.
 
         Returns:
             What [`packs`] returns.
         """
         if not 0 <= rank < num_replicas:
             raise PackingError(f"rank={rank} is not one of the {num_replicas} ranks 0 to {num_replicas - 1}.")
-        numbers = np.arange(rank, self.num_packs, num_replicas)
-        if seed is None:
-            return self.packs(numbers)
-        lengths, ordinals, offsets = self.packs(scatter(numbers, self.num_packs, seed))
-        sizes = self.certificate.sizes
-        number_of = self.certificate.counts[sizes.searchsorted(lengths)]
-        return lengths, scatter(ordinals, number_of, seed + 1), offsets
+        return self.packs(np.arange(rank, self.num_packs, num_replicas))
 
     def packs(self, numbers: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The packs with these numbers.
@@ -180,46 +172,3 @@ def plan_histogram(
     else:
         raise PackingError(f"strategy={strategy!r} looks at single sequences; choose one of bfd, optimal, auto.")
     return HistogramPlan(max_length=max_length, table=table, certificate=proof)
-
-
-def scatter(values: NDArray[np.int64], number: int | NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """A permutation of 0 .. `number` − 1 that looks random, worked out for single values, without a table.
-
-    A Feistel network permutes the smallest square of a power of two that holds `number`; a value that lands outside
-    is sent through again until it lands inside, which keeps it a permutation (Black and Rogaway 2002).
-
-    Args:
-        values: each from 0 to its `number` − 1.
-        number: how many values there are to permute, one for all or one for each.
-        seed: chooses the permutation.
-
-    Example:
-
-        >>> sorted(scatter(np.arange(5), 5, seed=1).tolist())
-        [0, 1, 2, 3, 4]
-    """
-    numbers = np.broadcast_to(np.asarray(number, dtype=np.uint64), values.shape)
-    bits = np.ceil(np.log2(np.maximum(numbers, 2).astype(float))).astype(np.uint64)
-    half = (bits + np.uint64(1)) // np.uint64(2)
-    result = values.astype(np.uint64)
-    outside = np.arange(values.size)
-    while outside.size:
-        result[outside] = _feistel(result[outside], half[outside], seed)
-        outside = outside[result[outside] >= numbers[outside]]
-    return result.astype(np.int64)
-
-
-def _feistel(values: NDArray[np.uint64], half: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = values >> half, values & mask
-    for turn in range(4):
-        left, right = right, left ^ (_mix(right, seed * 4 + turn) & mask)
-    return (left << half) | right
-
-
-def _mix(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """SplitMix64's output function (Steele, Lea and Flood 2014) of a value and a seed."""
-    mixed = values + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))

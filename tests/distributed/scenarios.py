@@ -162,7 +162,8 @@ class Record(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         grads = [p.grad.reshape(-1).double() for p in model.parameters() if p.grad is not None]
-        self.gradients.append(torch.cat(grads))
+        if grads:  # DeepSpeed keeps them elsewhere
+            self.gradients.append(torch.cat(grads))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # On disk, because a killed process returns nothing.

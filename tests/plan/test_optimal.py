@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_packing.plan import optimal, plan_packs
+from hf_packing.plan.bounds import heaviest_pack
 from hf_packing.plan.columns import ColumnSearch, dual_proof, solve
 from hf_packing.plan.exact import Budget, exact_fill, refill
 from hf_packing.plan.histogram import best_fit_decreasing
@@ -162,6 +163,23 @@ def test_the_most_valuable_patterns_fit_and_are_worth_what_is_said(priced, most)
         assert most is None or sum(count for _, count in column) <= most
     worths = [sum(prices[index] * count for index, count in column) for column in columns]
     assert max(worths, default=0.0) == pytest.approx(best)
-    from hf_packing.plan.bounds import heaviest_pack
-
     assert best == heaviest_pack(sizes, prices.astype(np.int64), 12, most)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alpaca_en_demo",
+        "c4_demo",
+        "dolly_hhrlhf_small",
+        "glaive_toolcall_demo",
+        "gsm8k_test",
+        "gsm8k_train",
+        "mf_math",
+    ],
+)
+@pytest.mark.parametrize("capacity", [512, 2048, 4096])
+def test_auto_fills_99_percent_wherever_that_is_possible(name, capacity, load_lengths):
+    plan = plan_packs(load_lengths(name), capacity, strategy="auto", overflow="truncate")
+    assert plan.gap == 0
+    assert plan.fill >= 0.99 or plan.ledger.tokens_packed < 0.99 * plan.lower_bound * capacity

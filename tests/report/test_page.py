@@ -7,6 +7,7 @@ from html import unescape
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from hf_packing.report import padding_report
 
@@ -75,6 +76,15 @@ def test_screenshot_has_the_colours_of_the_drawing(page, tmp_path):
     shades = {tuple(pixel) for pixel in (255 * pixels).round().astype(int)[::2, ::2].reshape(-1, 3)}
     for colour in ((0x3F, 0x7F, 0xD0), (0xE0, 0x8A, 0x2E), (0x2F, 0x9E, 0x78)):  # .c0 .c1 .c2: the packs' blocks
         assert colour in shades
+
+
+def test_page_of_a_dataset_says_what_its_tokens_show(tmp_path):
+    rows = Dataset.from_dict({"input_ids": [[5, 2], [5, 2], [6, 7]]})
+    bill = padding_report(rows, 8, eos_token_id=2)
+    text = unescape(bill.to_html(tmp_path / "bill.html").read_text(encoding="utf-8"))
+    assert len(bill.findings.lines()) == 3
+    for line in bill.findings.lines():
+        assert f"<li>{line}</li>" in text and line in bill.to_text()
 
 
 def test_empty_data_make_a_page(tmp_path):

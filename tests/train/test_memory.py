@@ -10,10 +10,10 @@ from trl import SFTConfig, SFTTrainer
 from trl.kernels import chunked_logprob
 from trl.trainer import utils as trl_utils
 
+from benchmarks.memory_watch import MemoryWatch
 from hf_packing import PackingSFTConfig, PackingSFTTrainer
 from tests.equivalence import trajectory
 from tests.train import tiny
-from tests.train.memory import MemoryWatch
 
 
 VOCABULARY, TOKENS, HIDDEN = 3989, 256, 32
