@@ -56,8 +56,8 @@ def pack_dataset(
     `seq_lengths`, `sequence_ids` (rows of `dataset`), columns with one number a token, and `sequence_targets` where
     sequences are split. It trains as it is in `trl.SFTTrainer` with `packing=False`; a plain `Trainer` needs
     `remove_unused_columns=False` (it would remove seq_lengths) and `PaddingFreeCollator`. Rows are written batch by
-    batch through `datasets.map`, so that its cache, progress bar and processes work, and memory does not grow with the
-    tokens.
+    batch through `datasets.map`, so that its cache, progress bar and processes work, and memory does not grow with
+    the tokens.
 
     Labels are `labels`, or the tokens that `completion_mask` and `assistant_masks` allow (all of them where several
     are present), or every token; pads (`attention_mask` 0) are taken off. Sequences without a target are dropped and
