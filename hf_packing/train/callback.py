@@ -13,8 +13,7 @@ __all__ = ["PackingCallback"]
 
 
 class PackingCallback(TrainerCallback):
-    """Runs the isolation proof before the first step, saves what a resume needs beside each checkpoint, and shows fill and
-    speed in Trainer's progress bar."""
+    """The proof before the first step, what a resume needs at each checkpoint, fill and speed in the progress bar."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

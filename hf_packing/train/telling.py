@@ -62,7 +62,7 @@ class TellingMixin(TrainerParts):
         lines = [
             "## Packing",
             "",
-            f"Trained with [hf_packing](https://pypi.org/project/hf-packing): packing={self.packing.packing}, "
+            f"Trained with hf_packing: packing={self.packing.packing}, "
             f"max_length={self.packing.max_length}, strategy `{self.packing.strategy}`, overflow "
             f"`{self.packing.overflow}`, loss normalised by {self.packing.loss_normalization}.",
             "",
@@ -70,7 +70,8 @@ class TellingMixin(TrainerParts):
         ]
         if plan is not None:
             lines += [
-                f"* Plan: {plan.ledger.sequences_packed:,} sequences in {plan.num_packs:,} packs, fill {plan.fill:.2%}, "
+                f"* Plan: {plan.ledger.sequences_packed:,} sequences in {plan.num_packs:,} packs, fill "
+                f"{plan.fill:.2%}, "
                 f"proven bound {plan.lower_bound:,}.",
                 f"* Cut: {plan.ledger.tokens_truncated:,} tokens of {plan.ledger.sequences_truncated:,} sequences; "
                 f"dropped: {plan.ledger.sequences_dropped:,} sequences.",
