@@ -4,9 +4,10 @@
     python benchmarks/train_step.py --quick  # one length set, fewer sequences
 
 Every layout trains the same sequences (forward, loss, backward, AdamW step) with the same 2-layer Llama, one thread,
-CPU seconds, the mean of two passes after a first one, each layout in a process of its own, so that its peak memory is
-its own. `tokens/s` counts real tokens; the loss is Σ NLL / Σ targets over all of them and must be the same in every
-layout. `peak MB` is the process's, less what it was before the first step.
+CPU seconds, the mean of two passes after a first one, each layout in a process of its own, so that its
+peak memory is its own.
+`tokens/s` counts real tokens; the loss is Σ NLL / Σ targets over all of them and must be the same in every layout.
+`peak MB` is the process's, less what it was before the first step.
 
 Layouts
 - trl packing, sdpa: bfd packs of 1,024 by TRL, four a batch, flattened by TRL's own collator to `[1, T]`.

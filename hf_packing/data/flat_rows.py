@@ -75,16 +75,13 @@ class FlatRows:
             name: values.astype(np.int64, copy=False) if values.dtype.kind in "iub" else values
             for name, values in read.columns.items()
         }
-        unknown = np.full(read.seq_lengths.size, -1)
-        # Continuous text has one length and many sequences a pack: no segment has one origin.
-        known = read.numbers if packs.source.preparation.isolate else {}
         return cls(
             input_ids=columns.pop("input_ids"),
             labels=columns.pop("labels"),
             lengths=read.seq_lengths,
             counts=np.diff(read.length_offsets),
-            sequence_ids=known.get("sequence_ids", unknown),
-            sequence_targets=known.get("sequence_targets", unknown),
+            sequence_ids=read.per_length("sequence_ids"),
+            sequence_targets=read.per_length("sequence_targets"),
             aligned=columns,
         )
 

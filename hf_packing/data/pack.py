@@ -55,9 +55,9 @@ def pack_dataset(
     The result has one row a pack: `input_ids`, `labels` (the first token of each sequence is no target),
     `seq_lengths`, `sequence_ids` (rows of `dataset`), columns with one number a token, and `sequence_targets` where
     sequences are split. It trains as it is in `trl.SFTTrainer` with `packing=False`; a plain `Trainer` needs
-    `remove_unused_columns=False` (it would remove seq_lengths) and `PaddingFreeCollator`. Rows are written batch by batch
-    through `datasets.map`, so that its cache, progress bar and processes work, and memory does not grow with the
-    tokens.
+    `remove_unused_columns=False` (it would remove seq_lengths) and `PaddingFreeCollator`. Rows are written batch by
+    batch through `datasets.map`, so that its cache, progress bar and processes work, and memory does not grow with
+    the tokens.
 
     Labels are `labels`, or the tokens that `completion_mask` and `assistant_masks` allow (all of them where several
     are present), or every token; pads (`attention_mask` 0) are taken off. Sequences without a target are dropped and

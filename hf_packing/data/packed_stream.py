@@ -45,6 +45,8 @@ class PackedStream(IterableDataset[PackedRow]):
         buffer_size (`int`, *optional*, defaults to `1024`): sequences that wait; more of them fill packs better.
         method (`"auto"`, `"fill"` or `"rolling"`, *optional*): how packs are chosen, see `hf_packing.plan.stream`.
         overflow, max_sequences, multiple_of: as in `plan_packs`.
+        share (`(int, int)`, *optional*, defaults to `(0, 1)`): (rank, ranks): only every ranks-th row, beginning with
+            number rank; for rows that cannot be split otherwise (`datasets.distributed.split_dataset_by_node`).
         options: `column`, `ensure_bos`, `ensure_eos`, `bos_token_id`, `eos_token_id`, `mask_eos_loss`, `isolate`, as
         in
             `pack_dataset`.
@@ -74,6 +76,7 @@ class PackedStream(IterableDataset[PackedRow]):
         overflow: str = "error",
         max_sequences: int | None = None,
         multiple_of: int = 1,
+        share: tuple[int, int] = (0, 1),
         **options: Any,
     ) -> None:
         self.max_length, self.multiple_of = max_length, multiple_of
@@ -85,7 +88,7 @@ class PackedStream(IterableDataset[PackedRow]):
             "max_sequences": max_sequences,
             "multiple_of": multiple_of,
         }
-        self._upstream = Upstream(rows)
+        self._upstream = Upstream(rows, share)
         self._epoch = 0
         self._resumes = False
         self._begin()

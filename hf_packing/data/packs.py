@@ -97,6 +97,16 @@ class Packs:
             row[name] = values[pieces]
         return row
 
+    def per_length(self, name: str) -> NDArray[np.int64]:
+        """One of `numbers` for each of `seq_lengths`; -1 where unknown, as in continuous text of several sequences."""
+        numbers = self.numbers.get(name)
+        if numbers is None:
+            return np.full(self.seq_lengths.size, -1)
+        if numbers.size == self.seq_lengths.size:
+            return numbers
+        alone = np.diff(self.number_offsets) == 1
+        return np.where(alone, numbers[self.number_offsets[:-1]], -1)
+
     def to_table(self, *, wide: bool = False) -> pa.Table:
         """An Arrow table of list columns; 64-bit offsets where the values need them, or everywhere with `wide`."""
         arrays = {name: _list_array(values, self.token_offsets, wide) for name, values in self.columns.items()}

@@ -8,7 +8,7 @@ from .lengths import LengthHistogram
 from .table import PackTable
 
 
-__all__ = ["best_fit_decreasing", "level_fit_decreasing"]
+__all__ = ["best_fit_decreasing", "level_fit_decreasing", "pack_quickly"]
 
 # Entries of a pattern as a linked list, newest first: (entries before, size, count). Packs that share their first
 # sequences share that part of the list.
@@ -85,6 +85,39 @@ def _place(
     if left:
         untouched.append((left, held, chain))
     return 0
+
+
+def pack_quickly(sizes: LengthHistogram, capacity: int, max_sequences: int | None, fewest: int) -> PackTable:
+    """Best-fit decreasing; under a limit of sequences the fewest level packs instead, where those are fewer.
+
+    Best fit gives long sequences to each other and leaves more short ones than the limit has places for; the
+    number of level packs that hold everything is found by bisection.
+
+    Args:
+        sizes: distinct sizes from 1 to `capacity`, and their counts.
+        capacity: slots of a pack.
+        max_sequences: most sequences in a pack.
+        fewest: a lower bound on the number of packs.
+
+    Example: of four to a pack, best fit leaves three packs of nothing but 1.
+
+        >>> import numpy as np
+        >>> sizes = LengthHistogram(np.array([1, 5]), np.array([12, 4]))
+        >>> best_fit_decreasing(sizes, 10, 4).num_packs, pack_quickly(sizes, 10, 4, fewest=4).num_packs
+        (5, 4)
+    """
+    table = best_fit_decreasing(sizes, capacity, max_sequences)
+    most = table.num_packs
+    while max_sequences is not None and fewest < most:
+        packs = (fewest + most) // 2
+        level = level_fit_decreasing(sizes, capacity, max_sequences, packs)
+        if level.num_packs < table.num_packs:
+            table = level
+        if level.num_packs <= packs:
+            most = packs
+        else:
+            fewest = packs + 1
+    return table
 
 
 def level_fit_decreasing(sizes: LengthHistogram, capacity: int, max_sequences: int, packs: int) -> PackTable:

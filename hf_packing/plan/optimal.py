@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .bounds import BoundCertificate, simple_bound
 from .columns import ColumnSearch, LinearSolution, dual_proof
 from .exact import Budget, exact_fill, refill
-from .histogram import best_fit_decreasing, level_fit_decreasing
+from .histogram import best_fit_decreasing, pack_quickly
 from .lengths import LengthHistogram
 from .pricing import Column
 from .table import PackTable, Pattern
@@ -76,8 +76,8 @@ class _Search:
 
     def __init__(self, sizes: LengthHistogram, capacity: int, max_sequences: int | None, budget: Budget) -> None:
         self.sizes, self.capacity, self.max_sequences, self.budget = sizes, capacity, max_sequences, budget
-        self.table = best_fit_decreasing(sizes, capacity, max_sequences)
         self.proof = simple_bound(sizes, capacity, max_sequences)
+        self.table = pack_quickly(sizes, capacity, max_sequences, self.proof.bound)
 
     @property
     def met(self) -> bool:
@@ -118,16 +118,6 @@ class _Search:
             yield refill(self.table, *limits)
             yield exact_fill(self.sizes, *limits)
             return
-        fewest, most = self.proof.bound, self.table.num_packs
-        while fewest < most:
-            packs = (fewest + most) // 2
-            table = level_fit_decreasing(self.sizes, self.capacity, self.max_sequences, packs)
-            self.budget.spend(table.sizes.size * 400)
-            if table.num_packs <= packs:
-                most = packs
-            else:
-                fewest = packs + 1
-            yield table
         yield exact_fill(self.sizes, *limits, shortest_first=True)
         yield refill(self.table, *limits)
 

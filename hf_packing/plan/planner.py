@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .arrangement import Arrangement, arrange_table, shuffle_packs
 from .bounds import BoundCertificate, simple_bound
-from .histogram import best_fit_decreasing
+from .histogram import pack_quickly
 from .ledger import TokenLedger
 from .lengths import IntArray, check_lengths, group_by_size, histogram, occupied_slots
 from .optimal import AUTO_STEPS, OPTIMAL_STEPS, pack_tightly
@@ -19,13 +19,10 @@ from .plan import PackPlan
 from .policy import Strategy, parse_overflow, parse_strategy
 from .sequential import cut_anywhere, next_fit, wrapped_bound
 from .settings import PlanSettings
-from .stream import StreamPacker, better_method
+from .stream import BUFFER_SIZE, SAMPLE, StreamPacker, better_method
 
 
 __all__ = ["plan_packs"]
-
-STREAM_BUFFER = 1024
-STREAM_SAMPLE = 8192
 
 
 def plan_packs(
@@ -141,8 +138,8 @@ def _by_histogram(
         for group in np.split(order, np.cumsum(counted.counts)[:-1]):
             rng.shuffle(group)
     if settings.strategy is Strategy.BFD:
-        table = best_fit_decreasing(counted, settings.max_length, settings.max_sequences)
         proof = simple_bound(counted, settings.max_length, settings.max_sequences)
+        table = pack_quickly(counted, settings.max_length, settings.max_sequences, proof.bound)
     else:
         steps = AUTO_STEPS if settings.strategy is Strategy.AUTO else OPTIMAL_STEPS
         table, proof = pack_tightly(counted, settings.max_length, settings.max_sequences, steps)
@@ -153,9 +150,9 @@ def _stream(slots: IntArray, oversize: NDArray[np.bool_] | None, settings: PlanS
     """What a [`StreamPacker`] makes of these pieces; one above the capacity leaves at once, alone."""
     capacity = settings.max_length // settings.multiple_of
     sizes = (slots // settings.multiple_of).tolist()
-    sample = [size for size in sizes[:STREAM_SAMPLE] if size <= capacity]
-    method = better_method(sample, capacity, STREAM_BUFFER, settings.max_sequences)
-    packer = StreamPacker(capacity, buffer_size=STREAM_BUFFER, method=method, max_sequences=settings.max_sequences)
+    sample = [size for size in sizes[:SAMPLE] if size <= capacity]
+    method = better_method(sample, capacity, BUFFER_SIZE, settings.max_sequences)
+    packer = StreamPacker(capacity, buffer_size=BUFFER_SIZE, method=method, max_sequences=settings.max_sequences)
     packs: list[list[int]] = []
     for piece, size in enumerate(sizes):
         packs += [[piece]] if size > capacity else packer.push(piece, size)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import PackingError
 from .bounds import BoundCertificate, simple_bound
-from .histogram import best_fit_decreasing
+from .histogram import pack_quickly
 from .lengths import LengthHistogram, check_lengths
 from .optimal import AUTO_STEPS, OPTIMAL_STEPS, pack_tightly
 from .policy import Strategy
@@ -164,8 +164,8 @@ def plan_histogram(
         )
     counted = LengthHistogram(sizes_D, counts_D)
     if strategy == Strategy.BFD:
-        table = best_fit_decreasing(counted, max_length, max_sequences)
         proof = simple_bound(counted, max_length, max_sequences)
+        table = pack_quickly(counted, max_length, max_sequences, proof.bound)
     elif strategy in (Strategy.AUTO, Strategy.OPTIMAL):
         steps = AUTO_STEPS if strategy == Strategy.AUTO else OPTIMAL_STEPS
         table, proof = pack_tightly(counted, max_length, max_sequences, steps)

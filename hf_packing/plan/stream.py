@@ -23,6 +23,7 @@ from .subset import best_subset
 __all__ = ["StreamPacker", "better_method"]
 
 METHODS = ("auto", "fill", "rolling")
+BUFFER_SIZE = 1024
 SAMPLE = 8192
 """Lengths that decide the method."""
 WINDOW = 128
@@ -63,7 +64,7 @@ class StreamPacker:
         self,
         max_length: int,
         *,
-        buffer_size: int = 1024,
+        buffer_size: int = BUFFER_SIZE,
         method: str = "auto",
         max_sequences: int | None = None,
         multiple_of: int = 1,

@@ -56,6 +56,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
         self._schedule: dict[str, Any] | None = None
         self._arranged: dict[int, Arranged] = {}
         self._proven = self._alarmed = False
+        self._verdict = "isolation was not proven"
         self._shifts = loss_shifts_labels(self)
         self._ranks = Ranks.of(self)
         self._choose_form()
@@ -153,7 +154,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
         self.batch_form, verdict = prove_isolation(
             self.accelerator.unwrap_model(self.model), self.batch_form, self.packing, forward_only, self.accelerator
         )
-        self._proven = True
+        self._proven, self._verdict = True, verdict
         self._say(verdict)
 
     def _prove_once(self) -> None:

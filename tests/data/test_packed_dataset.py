@@ -160,7 +160,7 @@ def test_no_token_is_copied_when_it_is_opened(tmp_path):
 @pytest.mark.parametrize("overflow", ["truncate", "split"])
 @pytest.mark.parametrize("layout", ["flat", "rows"])
 def test_rows_collate_alike_looked_into_or_not(stored, options, overflow, layout):
-    """Untouched rows are read straight into the batch; touched ones and plain dicts go other ways to the same one."""
+    """Untouched rows go straight into the batch; touched ones, dicts and lists go other ways to the same batch."""
     packed = PackedDataset(stored, plan_dataset(stored, 30, overflow=overflow, **options), **options)
     collate = PaddingFreeCollator(boundaries="explicit", layout=layout, facts=True, pad_to_multiple_of=8)
     checked = 0

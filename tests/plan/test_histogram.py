@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trl.data_utils import _pack_bfd
 
 from hf_packing.plan import plan_packs
-from hf_packing.plan.histogram import best_fit_decreasing
+from hf_packing.plan.histogram import best_fit_decreasing, level_fit_decreasing
 from hf_packing.plan.lengths import histogram
 from hf_packing.plan.table import PackTable
 
@@ -47,6 +47,26 @@ def test_no_pack_holds_more_than_the_largest_number(lengths, most):
     table = best_fit_decreasing(histogram(np.array(lengths)), 20, most)
     assert table.pack_sizes.max() <= most and table.num_sequences == len(lengths)
     assert max(slots_of(table)) <= 20
+
+
+def test_a_limit_of_sequences_costs_few_packs(load_lengths):
+    lengths = load_lengths("gsm8k_train")
+    plan = plan_packs(lengths, 1024, max_sequences=5)
+    assert plan.gap == 0 and plan.certificate.kind == "number"
+    assert (
+        len(bfd_one_by_one(lengths[:1000].tolist(), 1024, 5))
+        > plan_packs(lengths[:1000], 1024, max_sequences=5).num_packs
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=60), most=st.integers(1, 6), packs=st.integers(1, 30))
+def test_level_packs_hold_every_sequence(lengths, most, packs):
+    counted = histogram(np.array(lengths))
+    table = level_fit_decreasing(counted, 20, most, packs)
+    assert table.pack_sizes.max() <= most and max(slots_of(table)) <= 20
+    held = np.repeat(table.sizes, table.counts * np.repeat(table.multiplicity, np.diff(table.offsets)))
+    assert sorted(held.tolist()) == sorted(lengths)
 
 
 @pytest.mark.parametrize(("name", "length"), [("gsm8k_train", 512), ("gsm8k_train", 2048), ("mf_math", 2048)])
