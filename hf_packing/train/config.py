@@ -239,6 +239,11 @@ class PackingSettings:
                 f"max_tokens_per_batch={self.max_tokens_per_batch} is for padding-free batches without packing; set "
                 "padding_free=True and packing=False, or leave it unset and use per_device_train_batch_size."
             )
+        if self.max_tokens_per_batch is not None and getattr(args, "train_sampling_strategy", "") == "sequential":
+            raise PackingError(
+                "train_sampling_strategy='sequential' takes a fixed number of rows a batch, max_tokens_per_batch as "
+                "many as fit; unset one of them."
+            )
         if getattr(args, "average_tokens_across_devices", True) is False:
             raise PackingError(
                 "average_tokens_across_devices=False normalises each rank by its own tokens, which weighs tokens "
