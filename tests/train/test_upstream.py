@@ -13,6 +13,8 @@ import accelerate
 import pytest
 import torch
 from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
@@ -156,12 +158,22 @@ def test_accelerate_gathers_objects_in_rank_order():
     assert accelerate.utils.gather_object([1, 2]) == [1, 2]
 
 
+class Mine(GPT2LMHeadModel):
+    """A name that says nothing."""
+
+
+class Masked(RobertaForMaskedLM):
+    """Likewise."""
+
+
 SMALL = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1}
 HEADS = {"intermediate_size": 8, "num_attention_heads": 1}
 MODELS = {
     "llama": (LlamaForCausalLM(LlamaConfig(**SMALL, **HEADS)), True),
     "a causal model with a loss of its own": (MambaForCausalLM(MambaConfig(**SMALL)), True),
     "masked language model": (RobertaForMaskedLM(RobertaConfig(**SMALL, **HEADS)), False),
+    "a causal model of the user's": (Mine(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=1)), True),
+    "a masked one of the user's": (Masked(RobertaConfig(**SMALL, **HEADS)), False),
 }
 
 
