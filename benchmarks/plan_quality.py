@@ -4,8 +4,8 @@
 
 Sequences above the capacity are truncated, as TRL does. `trl global` is the number of packs of TRL's best-fit
 decreasing over the whole set, `trl default` of its default, which packs 1,000 rows at a time (`datasets.map`); both
-are counted by running its `_pack_bfd`. Sets given as histograms are packed whole where only counts are needed
-(`optimal`), and as 50,000 draws where order matters. CPU seconds of one core.
+are counted by running its `_pack_bfd`. Sets given as histograms are packed whole where only counts are needed, and as
+50,000 draws where order matters. CPU seconds of one core.
 """
 
 from __future__ import annotations

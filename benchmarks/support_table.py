@@ -27,13 +27,16 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.families import LEFT_OUT, build, families, small_config  # noqa: E402 - the checkout goes first
 from hf_packing.model.isolation import IsolationReport, check_isolation  # noqa: E402
+from hf_packing.model.state import restart_state  # noqa: E402
 from hf_packing.model.support import ModelSupport, inspect_model  # noqa: E402
 from tests.model.flash_reference import flash_reference  # noqa: E402
 
 
 __all__ = ["ATTENTIONS", "BOUND", "Row", "rows_of"]
 
-ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "packed_varlen")
+ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "packed_varlen", "restart_state")
+"""The last one is no attention: restart_state on top of packed_varlen (eager where that is not offered)."""
+
 FORMS = ("position_ids", "explicit")
 
 BOUND = 1e-4
@@ -91,13 +94,27 @@ def _packed(lengths: list[int], start: int, form: str) -> dict[str, object]:
     return batch
 
 
+def _model(family: str, attention: str) -> torch.nn.Module:
+    """The family with an attention; with its state restarted for "restart_state"."""
+    if attention != "restart_state":
+        return build(family, attention)
+    try:
+        model = build(family, "packed_varlen")
+        if not inspect_model(model).can_switch_attention:
+            model = build(family, "eager")
+    except (KeyError, ValueError):
+        model = build(family, "eager")
+    restart_state(model)
+    return model
+
+
 def _truth(family: str, attention: str, form: str) -> float | str:
     """Largest difference between packed and alone over the largest logit, or the error of the packed run."""
     lengths = _lengths(family)
     batch = _packed(lengths, STARTS_AFTER_PADDING.get(family, 0), form)
-    model = build(family, attention).eval()
+    model = _model(family, attention).eval()
     # packed_varlen must give what the model's own attention gives.
-    reference = build(family, "eager").eval() if attention == "packed_varlen" else model
+    reference = build(family, "eager").eval() if attention in ATTENTIONS[3:] else model
     ids = batch["input_ids"]
     assert isinstance(ids, torch.Tensor)
     with torch.no_grad():
@@ -117,7 +134,7 @@ def rows_of(family: str) -> Iterator[Row]:
     for attention in ATTENTIONS:
         with flash_reference() if attention == "flash_attention_2" else nullcontext():
             try:
-                model = build(family, attention)
+                model = _model(family, attention)
             except Exception as error:
                 yield Row(family, attention, refusal=f"{type(error).__name__}: {error}".splitlines()[0])
                 if attention == "eager":
@@ -134,6 +151,36 @@ def rows_of(family: str) -> Iterator[Row]:
             truth = {form: _truth(family, attention, form) for form in FORMS}
             yield Row(family, attention, report, inspect_model(model), truth)
 
+
+BY_HAND = """## What switches isolation off by hand
+
+Batches of this package's collator do none of these. A batch of your own can be proved with
+`check_isolation(model, batch=batch)`.
+
+- An `attention_mask` of ones beside restarting positions: eager and sdpa then skip the detection of sequences. On
+  flash_attention_2 a mask with pads in it does the same. packed_varlen ignores a mask of ones.
+- `use_cache` left on: eager and sdpa build the mask of a generation. packed_varlen isolates all the same.
+- Rows of several sequences (`[B > 1, L]`) on flash_attention_2 without explicit boundaries: rows are read as one
+  sequence each. eager, sdpa and packed_varlen take them.
+- Positions that do not start at 0 (or at padding_idx + 1) on flash_attention_2: the first tokens fall out of every
+  segment.
+- Positions with three axes (multimodal RoPE) jump inside a sequence: only explicit boundaries are right.
+- Dynamic and longrope RoPE change all frequencies once any sequence in the batch is longer than the original maximum:
+  `inspect_model(model).max_pack_length` says where, and packs that long must not mix sequences.
+
+## Which kernel packed_varlen runs
+
+The first of these that supports everything the call uses; the choice and its reasons are logged once.
+
+1. FlashAttention, where the package is installed or a Hub kernel was handed to `use_flash_kernel`.
+2. `torch.nn.attention.varlen`: CUDA with capability 8.0 or newer, fp16 and bf16.
+3. SDPA over nested tensors: any CUDA device, fp32 too; no window, soft cap or sink.
+4. flex_attention: CUDA with triton; windows, soft caps and sinks.
+5. One causal SDPA a sequence: CPU, MPS, and whatever the others refuse (attention dropout, for example).
+
+The choice is tested on a CPU with the hardware described to it; 1, 3 and 4 are tested there against a written-out
+reference as far as a CPU build runs them. None has run on a GPU yet: `benchmarks/gpu_check.py` does that.
+""".splitlines()
 
 SIGNS = {"position_ids": "yes", "explicit": "yes, explicit"}
 
@@ -162,7 +209,8 @@ def _page(rows: list[Row]) -> str:
         '- **yes, explicit**: needs `boundaries="explicit"` (offsets in the batch).',
         "- **no (x)**: changing a sequence changes another one's outputs by the fraction x; the trainers refuse, or "
         'train one sequence a row with `isolation_check="group"`.',
-        "- **not offered**: Transformers does not load the family with that attention.",
+        "- **not offered**: Transformers does not load the family with that attention (restart_state: no state).",
+        "- **restart_state**: packed_varlen, and the layers that carry a state run sequence by sequence.",
         "",
         "`flash_attention_2` ran as Transformers' own path over a CPU reference of the kernel. No kernel for "
         "recurrent layers was installed. Nothing on this page ran on a GPU.",
@@ -185,7 +233,7 @@ def _page(rows: list[Row]) -> str:
             notes.append("attention of its own")
         cells = [_cell(table.get((family, attention))) for attention in ATTENTIONS]
         lines.append(f"| {family} | " + " | ".join(cells) + f" | {'; '.join(notes)} |")
-    lines += ["", "## Not measured", ""]
+    lines += ["", *BY_HAND, "", "## Not measured", ""]
     lines += [f"- {family}: {reason}" for family, reason in sorted(failed.items())]
     for reason in sorted(set(LEFT_OUT.values())):
         lines.append(f"- {', '.join(sorted(name for name, why in LEFT_OUT.items() if why == reason))}: {reason}")

@@ -9,7 +9,7 @@ import sys
 import pytest
 from datasets import Dataset, load_from_disk
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, OPTConfig, PreTrainedTokenizerFast
 
 from hf_packing.cli import main
 from hf_packing.errors import ContaminationError, PackingError
@@ -128,6 +128,8 @@ def test_report_of_tokens_needs_no_tokenizer(capsys, tmp_path):
     Dataset.from_dict({"input_ids": sequences(), "name": ["x"] * 40}).to_parquet(path)
     figures = figures_of(capsys, path, "--max-length", 32, "--batch-size", 4, "--limit", 20)
     assert figures["tokens"] == sum(map(len, sequences(20)))
+    findings = figures_of(capsys, path, "--eos-token-id", 9, 0, "--bos-token-id", 5)["findings"]
+    assert (findings["without_eos"], findings["without_bos"]) == (0, sum(row[0] != 5 for row in sequences()))
     assert figures["layouts"]["packed_bfd"]["slots"] == figures["layouts"]["packed_bfd"]["rows"] * 32
 
 
@@ -164,6 +166,13 @@ def test_pack_writes_data_and_plan(capsys, tmp_path):
             taken[sequence] = row["input_ids"][start : start + length]
             start += length
     assert [taken[number] for number in range(40)] == sequences()
+
+
+def test_pack_aligns_sequences(capsys, tmp_path):
+    source = tmp_path / "tokens.parquet"
+    Dataset.from_dict({"input_ids": [[5, 6, 0]] * 4}).to_parquet(source)
+    assert run(capsys, "pack", source, tmp_path / "packed", "--max-length", 8, "--multiple-of", 4)[0] == 0
+    assert PackPlan.load(tmp_path / "packed" / "plan.npz").num_packs == 2
 
 
 def test_pack_trains_completions_only_and_adds_eos(capsys, tmp_path, tokenizer):
@@ -306,3 +315,20 @@ def test_train_hands_its_arguments_on(monkeypatch):
     monkeypatch.setattr(train, "_recipe", lambda: given.append)
     assert main(["train", "--config", "recipe.yaml", "--max_steps", "1"]) == 0
     assert given == [["--config", "recipe.yaml", "--max_steps", "1"]]
+
+
+@pytest.mark.slow
+def test_a_new_user_reports_trains_and_checks(capsys, chats, tokenizer, models_folder, tmp_path):
+    """One JSONL of chats from its bill to a trained model whose isolation is proven."""
+    assert run(capsys, "report", chats, "--tokenizer", tokenizer, "--max-length", 64)[0] == 0
+    options = {
+        "dataset_name": chats, "model_name_or_path": models_folder / "llama", "output_dir": tmp_path / "out",
+        "packing": True, "max_length": 64, "max_steps": 2, "bf16": False, "use_cpu": True, "report_to": "none",
+        "save_strategy": "no", "logging_steps": 1,
+    }  # fmt: skip
+    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(models_folder / "llama")
+    code, out, err = run(capsys, "train", *(part for name, value in options.items() for part in (f"--{name}", value)))
+    assert code == 0, err
+    assert "30 sequences ->" in out and "isolation proven" in out
+    code, out, _ = run(capsys, "check", tmp_path / "out")
+    assert code == 0 and "NOT ISOLATED" not in out

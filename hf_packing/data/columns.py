@@ -110,17 +110,17 @@ class TokenColumn:
         """All rows one after the other, freshly allocated."""
         return self.gather(Slices.whole(np.arange(self.lengths.size), self.lengths))
 
-    def gather(self, slices: Slices) -> NDArray[Any]:
-        """The pieces one after the other: `[T]`, freshly allocated."""
+    def gather(self, slices: Slices, dtype: Any = None) -> NDArray[Any]:
+        """The pieces one after the other, by default in the stored type: `[T]`, freshly allocated."""
         rows = slices.rows
         if rows.size == 0:
-            return np.empty(0, dtype=self.dtype)
+            return np.empty(0, dtype=dtype or self.dtype)
         first_P = self._starts[rows] + slices.starts
         last_P = (first_P + slices.lengths).tolist()
         # One slice (a view) a piece and one concatenation: memory is read once, in runs as long as the pieces.
         if self._chunk is None:
             values = self._values[0]
-            return np.concatenate([values[a:b] for a, b in zip(first_P.tolist(), last_P)])
+            return np.concatenate([values[a:b] for a, b in zip(first_P.tolist(), last_P)], dtype=dtype)
         chunks = self._values
         return np.concatenate(
             [chunks[c][a:b] for c, a, b in zip(self._chunk[rows].tolist(), first_P.tolist(), last_P)]

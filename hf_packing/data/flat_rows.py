@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PackingError
+from .packed_row import PackedRow
 from .rows import Row, read_row
 
 
@@ -57,7 +58,32 @@ class FlatRows:
             raise PackingError(
                 "No rows to collate; a batch needs at least one. Check the sampler and the dataset's length."
             )
-        return cls._of_packed(rows) or cls._of_any(rows)
+        if (flat := cls._of_places(rows)) is not None:
+            return flat
+        given = [row.arrays() if isinstance(row, PackedRow) else row for row in rows]
+        return cls._of_packed(given) or cls._of_any(given)
+
+    @classmethod
+    def _of_places(cls, rows: Sequence[Mapping[str, Any]]) -> FlatRows | None:
+        """Rows of a `PackedDataset` that nobody has looked into yet, straight from its buffers."""
+        places = [row for row in rows if isinstance(row, PackedRow)]
+        packs = places[0].packs if places else None
+        if packs is None or len(places) < len(rows) or any(row.packs is not packs for row in places):
+            return None
+        read = packs.read([row.number for row in places], np.int64)
+        columns = {
+            name: values.astype(np.int64, copy=False) if values.dtype.kind in "iub" else values
+            for name, values in read.columns.items()
+        }
+        return cls(
+            input_ids=columns.pop("input_ids"),
+            labels=columns.pop("labels"),
+            lengths=read.seq_lengths,
+            counts=np.diff(read.length_offsets),
+            sequence_ids=read.per_length("sequence_ids"),
+            sequence_targets=read.per_length("sequence_targets"),
+            aligned=columns,
+        )
 
     @classmethod
     def _of_packed(cls, rows: Sequence[Mapping[str, Any]]) -> FlatRows | None:

@@ -22,8 +22,8 @@ __all__ = ["pack_dataset"]
 
 _FORMAT = 1
 """Part of every cache key; to be raised when the same settings give other rows."""
-_TOKENS_A_BATCH = 1 << 21
-"""Tokens that are gathered and written together."""
+_TOKENS_A_BATCH = 1 << 19
+"""Tokens gathered and written together: arrays of this size are reused by the allocator, larger ones are not."""
 
 
 def pack_dataset(
@@ -54,9 +54,10 @@ def pack_dataset(
 
     The result has one row a pack: `input_ids`, `labels` (the first token of each sequence is no target),
     `seq_lengths`, `sequence_ids` (rows of `dataset`), columns with one number a token, and `sequence_targets` where
-    sequences are split. It trains as it is in `trl.SFTTrainer` with `packing=False`. Rows are written batch by batch
-    through `datasets.map`, so that its cache, progress bar and processes work, and memory does not grow with the
-    tokens.
+    sequences are split. It trains as it is in `trl.SFTTrainer` with `packing=False`; a plain `Trainer` needs
+    `remove_unused_columns=False` (it would remove seq_lengths) and `PaddingFreeCollator`. Rows are written batch by
+    batch through `datasets.map`, so that its cache, progress bar and processes work, and memory does not grow with
+    the tokens.
 
     Labels are `labels`, or the tokens that `completion_mask` and `assistant_masks` allow (all of them where several
     are present), or every token; pads (`attention_mask` 0) are taken off. Sequences without a target are dropped and
@@ -79,7 +80,7 @@ def pack_dataset(
             the first is the one that is added.
         mask_eos_loss (`bool`, *optional*): the end token of a sequence is no target.
         isolate (`bool`, *optional*, defaults to `True`): False makes each pack one continuous text (one seq_length).
-        batch_size (`int`, *optional*): packs written together; by default about two million tokens.
+        batch_size (`int`, *optional*): packs written together; by default about half a million tokens.
         num_proc, desc, map_options: as in `datasets.Dataset.map` (`load_from_cache_file`, `cache_file_name`,
             `keep_in_memory`, `writer_batch_size`).
         return_plan (`bool`, *optional*): return `(packed, plan)`.

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from numpy.typing import NDArray
 from torch.utils.data import Dataset as TorchDataset
 
 from ..errors import PackingError
 from ..plan.plan import PackPlan
-from .packs import Packs, as_pack_numbers, places_of, split_targets
+from .packed_row import ArrangedPacks, PackedRow
+from .packs import Packs, as_pack_numbers, split_targets
 from .preparation import Preparation
-from .rows import IGNORE_INDEX
 from .slices import Slices
 from .source import SequenceSource
 
@@ -25,13 +24,13 @@ __all__ = ["PackedDataset"]
 _KEEPS_ORDER = frozenset({"sequential", "stream", "wrapped"})
 
 
-class PackedDataset(TorchDataset[dict[str, NDArray[Any]]]):
+class PackedDataset(TorchDataset[PackedRow]):
     """Map-style view: row i is pack i of the plan, read from the dataset's Arrow buffers on access.
 
-    A row is a dict of NumPy arrays: `input_ids`, `labels` (the first token of each sequence is no target),
-    `seq_lengths`, `sequence_ids` (rows of the dataset), the columns with one number a token, and `sequence_targets`
-    where sequences are split. An int gives one row, a slice or a list of ints a list of rows (read together, which is
-    faster).
+    A row is a mapping of NumPy arrays, gathered when one is asked for or when rows are collated: `input_ids`, `labels`
+    (the first token of each sequence is no target), `seq_lengths`, `sequence_ids` (rows of the dataset), the columns
+    with one number a token, and `sequence_targets` where sequences are split. An int gives one row, a slice or a list
+    of ints a list of rows.
 
     The view follows its plan to the letter: it does not drop, cut or add what the plan does not know, and refuses a
     plan whose pieces its sequences do not have.
@@ -74,15 +73,16 @@ class PackedDataset(TorchDataset[dict[str, NDArray[Any]]]):
 
     def _open(self, source: SequenceSource | None = None) -> None:
         self._source = source or SequenceSource.of_dataset(self.dataset, self.preparation)
-        self._arranged_epoch = 0
-        self._slices = Slices(self.plan.sequence_ids, self.plan.starts, self.plan.lengths)
-        if len(self._slices) and int(self._slices.rows.max()) >= len(self._source):
+        slices = Slices(self.plan.sequence_ids, self.plan.starts, self.plan.lengths)
+        if len(slices) and int(slices.rows.max()) >= len(self._source):
             raise PackingError(
-                f"The plan names row {int(self._slices.rows.max())} of a dataset with {len(self._source)} rows; it "
-                "was made for another dataset. Plan this one (plan_dataset)."
+                f"The plan names row {int(slices.rows.max())} of a dataset with {len(self._source)} rows; it was made "
+                "for another dataset. Plan this one (plan_dataset)."
             )
-        self._source.check(self._slices)
-        self._targets = split_targets(self._source, self._slices) if self.plan.ledger.sequences_split else None
+        self._source.check(slices)
+        # Targets of split sequences: those pieces stay where they are in every epoch.
+        self._targets = split_targets(self._source, slices) if self.plan.ledger.sequences_split else None
+        self._packs, self._packs_epoch = self._arrange(0), 0
 
     def set_epoch(self, epoch: int) -> None:
         """Other neighbours for another epoch, the same on every rank: sequences of equal length change places.
@@ -103,59 +103,40 @@ class PackedDataset(TorchDataset[dict[str, NDArray[Any]]]):
 
     def __getitem__(self, key: Any) -> Any:
         if type(key) is int and 0 <= key < len(self):  # the common case, without a detour
-            return self._row(key)
+            return PackedRow(self._arranged(), key)
         if isinstance(key, slice | list | tuple | np.ndarray | range):
             return self.__getitems__(key)
-        return self._row(as_pack_numbers((key,), len(self))[0])
+        return PackedRow(self._arranged(), as_pack_numbers((key,), len(self))[0])
 
-    def _row(self, number: int) -> dict[str, NDArray[Any]]:
-        """What `read_packs` gives for one pack, without what only several need."""
-        self._follow_epoch()
-        pieces = slice(int(self.plan.pack_offsets[number]), int(self.plan.pack_offsets[number + 1]))
-        slices = self._slices[pieces]
-        row = self._source.read(slices)
-        if self.preparation.isolate:
-            row["seq_lengths"] = slices.lengths
-        else:
-            row["labels"][0] = IGNORE_INDEX
-            row["seq_lengths"] = np.array([slices.total])
-        row["sequence_ids"] = slices.rows
-        if self._targets is not None:
-            row["sequence_targets"] = self._targets[pieces]
-        return row
-
-    def __getitems__(self, keys: Any) -> list[dict[str, NDArray[Any]]]:
-        """Several rows read together; torch's DataLoader asks this way for a batch."""
-        packs = self.read_packs(as_pack_numbers(keys, len(self)))
-        return [packs.row(number) for number in range(len(packs))]
+    def __getitems__(self, keys: Any) -> list[PackedRow]:
+        """Several rows; torch's DataLoader asks this way for a batch."""
+        arranged = self._arranged()
+        return [PackedRow(arranged, number) for number in as_pack_numbers(keys, len(self))]
 
     def read_packs(self, numbers: Sequence[int]) -> Packs:
         """Several packs as flat columns."""
-        self._follow_epoch()
-        places, offsets = places_of(self.plan.pack_offsets, numbers)
-        targets = None if self._targets is None else self._targets[places]
-        return Packs.read(self._source, self._slices[places], offsets, targets)
+        return self._arranged().read(numbers)
 
-    def _follow_epoch(self) -> None:
-        epoch = self._epoch.item()
-        if epoch != self._arranged_epoch:
-            self._arrange(int(epoch))
+    def _arranged(self) -> ArrangedPacks:
+        epoch = int(self._epoch.item())
+        if epoch != self._packs_epoch:
+            self._packs, self._packs_epoch = self._arrange(epoch), epoch
+        return self._packs
 
-    def _arrange(self, epoch: int) -> None:
+    def _arrange(self, epoch: int) -> ArrangedPacks:
         plan = self.plan
-        self._slices = Slices(plan.sequence_ids, plan.starts, plan.lengths)
-        self._arranged_epoch = epoch
-        if epoch == 0 or plan.strategy in _KEEPS_ORDER or not len(self._slices):
-            return
-        single = np.flatnonzero(np.bincount(plan.sequence_ids)[plan.sequence_ids] == 1)
-        shuffled = np.random.default_rng([self.seed, epoch]).permutation(single)
-        # Lengths [3, 2, 3] of places [0, 1, 2]: sorted by length the places are [1, 0, 2], a shuffle of them [1, 2,
-        # 0]; so place 0 gets the piece of place 2 and the other way round, and place 1 keeps its own.
-        places = single[np.argsort(plan.lengths[single], kind="stable")]
-        pieces = shuffled[np.argsort(plan.lengths[shuffled], kind="stable")]
-        moved = np.arange(len(self._slices))
-        moved[places] = pieces
-        self._slices = self._slices[moved]
+        slices = Slices(plan.sequence_ids, plan.starts, plan.lengths)
+        if epoch and plan.strategy not in _KEEPS_ORDER and len(slices):
+            single = np.flatnonzero(np.bincount(plan.sequence_ids)[plan.sequence_ids] == 1)
+            shuffled = np.random.default_rng([self.seed, epoch]).permutation(single)
+            # Lengths [3, 2, 3] of places [0, 1, 2]: sorted by length the places are [1, 0, 2], a shuffle of them
+            # [1, 2, 0]; so place 0 gets the piece of place 2 and the other way round, and place 1 keeps its own.
+            places = single[np.argsort(plan.lengths[single], kind="stable")]
+            pieces = shuffled[np.argsort(plan.lengths[shuffled], kind="stable")]
+            moved = np.arange(len(slices))
+            moved[places] = pieces
+            slices = slices[moved]
+        return ArrangedPacks(self._source, slices, plan.pack_offsets, self._targets)
 
     def __getstate__(self) -> dict[str, Any]:
         # Views over memory maps are rebuilt on the other side, where the dataset maps its own files.

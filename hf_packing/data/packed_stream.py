@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from ..errors import PackingError
@@ -17,6 +16,7 @@ from ..plan import TokenLedger
 from ..plan.pieces import cut_overflow
 from ..plan.policy import Overflow, parse_overflow
 from ..plan.stream import StreamPacker
+from .packed_row import PackedRow
 from .preparation import Preparation
 from .rows import IGNORE_INDEX
 from .sequence import Sequence
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _STATE_VERSION = 1
 
 
-class PackedStream(IterableDataset[dict[str, NDArray[Any]]]):
+class PackedStream(IterableDataset[PackedRow]):
     """Packed rows, as `PackedDataset` gives them, from a `datasets.IterableDataset` or any iterable of rows.
 
     Sequences wait in a buffer of `buffer_size` and leave it in packs, nearly in the order they came; the last packs of
@@ -45,6 +45,8 @@ class PackedStream(IterableDataset[dict[str, NDArray[Any]]]):
         buffer_size (`int`, *optional*, defaults to `1024`): sequences that wait; more of them fill packs better.
         method (`"auto"`, `"fill"` or `"rolling"`, *optional*): how packs are chosen, see `hf_packing.plan.stream`.
         overflow, max_sequences, multiple_of: as in `plan_packs`.
+        share (`(int, int)`, *optional*, defaults to `(0, 1)`): (rank, ranks): only every ranks-th row, beginning with
+            number rank; for rows that cannot be split otherwise (`datasets.distributed.split_dataset_by_node`).
         options: `column`, `ensure_bos`, `ensure_eos`, `bos_token_id`, `eos_token_id`, `mask_eos_loss`, `isolate`, as
         in
             `pack_dataset`.
@@ -74,6 +76,7 @@ class PackedStream(IterableDataset[dict[str, NDArray[Any]]]):
         overflow: str = "error",
         max_sequences: int | None = None,
         multiple_of: int = 1,
+        share: tuple[int, int] = (0, 1),
         **options: Any,
     ) -> None:
         self.max_length, self.multiple_of = max_length, multiple_of
@@ -85,7 +88,7 @@ class PackedStream(IterableDataset[dict[str, NDArray[Any]]]):
             "max_sequences": max_sequences,
             "multiple_of": multiple_of,
         }
-        self._upstream = Upstream(rows)
+        self._upstream = Upstream(rows, share)
         self._epoch = 0
         self._resumes = False
         self._begin()
@@ -109,7 +112,7 @@ class PackedStream(IterableDataset[dict[str, NDArray[Any]]]):
         self._epoch = int(epoch)
         self._upstream.set_epoch(self._epoch)
 
-    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+    def __iter__(self) -> Iterator[PackedRow]:
         if not self._resumes:
             self._begin()
         self._resumes = False
@@ -123,7 +126,7 @@ class PackedStream(IterableDataset[dict[str, NDArray[Any]]]):
             yield from self._give()
         self._account.log_total()
 
-    def _give(self) -> Iterator[dict[str, NDArray[Any]]]:
+    def _give(self) -> Iterator[PackedRow]:
         while self._ready:
             yield self._row(self._ready.popleft())
 
@@ -171,7 +174,7 @@ class PackedStream(IterableDataset[dict[str, NDArray[Any]]]):
             self._columns = [name for name in self._columns if name not in missing]
         return piece
 
-    def _row(self, pack: list[int]) -> dict[str, NDArray[Any]]:
+    def _row(self, pack: list[int]) -> PackedRow:
         pieces = [self._pieces.pop(number) for number in pack]
         columns = {"input_ids": [piece.sequence.input_ids for piece in pieces]}
         columns["labels"] = [piece.sequence.labels for piece in pieces]
@@ -187,7 +190,7 @@ class PackedStream(IterableDataset[dict[str, NDArray[Any]]]):
         row["sequence_ids"] = np.array([piece.sequence_id for piece in pieces])
         if self.overflow is Overflow.SPLIT:
             row["sequence_targets"] = np.array([piece.targets for piece in pieces])
-        return row
+        return PackedRow.of_arrays(row)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on behind the last row given: the waiting sequences, and the place of the rows.

@@ -50,8 +50,9 @@ class Packs:
         sequence_targets: NDArray[np.int64] | None = None,
         *,
         with_ids: bool = True,
+        dtype: Any = None,
     ) -> Packs:
-        """Gathers pieces `slices`, of which pack r has pack_offsets[r] : pack_offsets[r + 1].
+        """Gathers pieces `slices`, of which pack r has pack_offsets[r] : pack_offsets[r + 1]; ids as `dtype`.
 
         Example:
 
@@ -62,7 +63,7 @@ class Packs:
             {'input_ids': [8, 9, 5, 6, 7], 'labels': [-100, 9, -100, 6, 7], 'seq_lengths': [2, 3],
              'sequence_ids': [1, 0]}
         """
-        columns = source.read(slices)
+        columns = source.read(slices, dtype)
         # Pieces of [2, 3, 4] tokens in packs [0, 2, 3]: offsets of the tokens are [0, 5, 9].
         token_offsets = slices.bounds[pack_offsets]
         if source.preparation.isolate:
@@ -95,6 +96,16 @@ class Packs:
         for name, values in self.numbers.items():
             row[name] = values[pieces]
         return row
+
+    def per_length(self, name: str) -> NDArray[np.int64]:
+        """One of `numbers` for each of `seq_lengths`; -1 where unknown, as in continuous text of several sequences."""
+        numbers = self.numbers.get(name)
+        if numbers is None:
+            return np.full(self.seq_lengths.size, -1)
+        if numbers.size == self.seq_lengths.size:
+            return numbers
+        alone = np.diff(self.number_offsets) == 1
+        return np.where(alone, numbers[self.number_offsets[:-1]], -1)
 
     def to_table(self, *, wide: bool = False) -> pa.Table:
         """An Arrow table of list columns; 64-bit offsets where the values need them, or everywhere with `wide`."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,7 +27,7 @@ from .shuffle import random_keys
 from .token_budget import fill_batches, group_batches, split_batches
 
 
-__all__ = ["PackBatchSampler"]
+__all__ = ["PackBatchSampler", "check_schedule"]
 
 Balance = Literal["attention", "length"] | None
 
@@ -150,18 +151,11 @@ class PackBatchSampler(Sampler[list[int]]):
                 between: its workers fetch ahead, so more batches have left the sampler than were trained on.
         """
         position = self._position if batches is None else batches
-        return {"epoch": self.epoch, "batches": position, "schedule": self._schedule()}
+        return {"epoch": self.epoch, "batches": position, "schedule": self.schedule}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue the state's epoch behind its last batch, with the next iteration."""
-        here, there = self._schedule(), state["schedule"]
-        different = sorted(name for name in here if here[name] != there.get(name))
-        if different:
-            values = ", ".join(f"{name} {there.get(name)!r} (now {here[name]!r})" for name in different)
-            raise PackingError(
-                f"This state belongs to another schedule: it was saved with {values}. Resuming would repeat some "
-                "sequences and skip others; restore these settings, or start a new epoch with set_epoch."
-            )
+        check_schedule(state["schedule"], self.schedule)
         if not 0 <= state["batches"] <= len(self):
             raise PackingError(f"The state stands at batch {state['batches']} of an epoch of {len(self)} batches.")
         self.epoch = int(state["epoch"])
@@ -174,8 +168,9 @@ class PackBatchSampler(Sampler[list[int]]):
             self._position += 1
             yield batch
 
-    def _schedule(self) -> dict[str, Any]:
-        """Everything that decides which batch comes when, except the rank."""
+    @cached_property
+    def schedule(self) -> dict[str, Any]:
+        """Everything that decides which batch comes when, except the rank; JSON-able."""
         digest = hashlib.blake2b(np.ascontiguousarray(self._lengths).data, digest_size=16)
         digest.update(np.ascontiguousarray(self._offsets).data)
         return {
@@ -246,6 +241,22 @@ class PackBatchSampler(Sampler[list[int]]):
         numbers = np.arange(first * ranks, (first + steps.shape[0]) * ranks)
         keys = random_keys(numbers, self.seed, self.epoch, _RANKS).reshape(-1, ranks)
         return np.take_along_axis(batches, np.argsort(keys, axis=1, kind="stable")[:, :, None], axis=1)
+
+
+def check_schedule(saved: dict[str, Any], schedule: dict[str, Any]) -> None:
+    """Compare the `schedule` of the run that is resumed with the one of this run.
+
+    Raises:
+        PackingError: batch n would not hold the sequences that it held there.
+    """
+    different = sorted(name for name in schedule if schedule[name] != saved.get(name))
+    if different:
+        values = ", ".join(f"{name} {saved.get(name)!r} (now {schedule[name]!r})" for name in different)
+        raise PackingError(
+            f"This state belongs to another schedule: it was saved with {values}. Resuming would repeat some "
+            "sequences and skip others; restore these settings, or begin an epoch anew (set_epoch; in a trainer, "
+            "ignore_data_skip=True)."
+        )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ class Slices:
 
     def __init__(self, rows: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         self.rows, self.starts, self.lengths = rows, starts, lengths
+        self._bounds: NDArray[np.int64] | None = None
 
     @classmethod
     def whole(cls, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> Slices:
@@ -38,12 +38,14 @@ class Slices:
     def __getitem__(self, some: slice | NDArray[Any]) -> Slices:
         return Slices(self.rows[some], self.starts[some], self.lengths[some])
 
-    @cached_property
+    @property
     def bounds(self) -> NDArray[np.int64]:
         """Piece p is the tokens bounds[p] : bounds[p + 1] of the T, `[P + 1]`."""
-        bounds = np.zeros(self.lengths.size + 1, dtype=np.int64)
-        self.lengths.cumsum(out=bounds[1:])
-        return bounds
+        # No functools.cached_property here: its lock (Python 3.11) does not survive datasets' pickling of functions.
+        if self._bounds is None:
+            self._bounds = np.zeros(self.lengths.size + 1, dtype=np.int64)
+            self.lengths.cumsum(out=self._bounds[1:])
+        return self._bounds
 
     @property
     def ends(self) -> NDArray[np.int64]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -79,6 +78,15 @@ class SequenceSource:
         self._attention = self._fitting("attention_mask")
         self._aligned = self._aligned_columns()
         self._left_out: NDArray[np.bool_] | None = None
+        self._kept = self._count_kept()
+        self._has_pads = self._attention is not None and not np.array_equal(self._kept, self._ids.lengths)
+        self._specials: SpecialTokens | None = None
+        self.lengths = self._kept
+        """Tokens of every prepared sequence, int64 `[N]`."""
+        if self.preparation.ensure_bos is not None or self.preparation.ensure_eos is not None:
+            first, last = self.token_at_start(0), self.token_at_end(1)
+            self._specials = SpecialTokens.plan(self.preparation, first, last)
+            self.lengths = self._kept + self._specials.added()
 
     @classmethod
     def of_dataset(cls, dataset: Dataset, preparation: Preparation | None = None) -> SequenceSource:
@@ -92,12 +100,6 @@ class SequenceSource:
     def has_labels(self) -> bool:
         """Whether labels or masks were given, so that tokens have to be read to count targets."""
         return self._labels is not None or bool(self._masks)
-
-    @cached_property
-    def dtypes(self) -> dict[str, np.dtype[Any]]:
-        """Types of the columns that `read` returns."""
-        labels = self.dtype if self.dtype in (np.int32, np.int64) and self._labels is None else np.dtype(np.int64)
-        return {"input_ids": self.dtype, "labels": labels} | {column.name: column.dtype for column in self._aligned}
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -134,11 +136,8 @@ class SequenceSource:
             logger.info("Columns without one number a token are not packed along: %s.", ", ".join(sorted(left_out)))
         return packed
 
-    # Lengths: what the stored rows come to once prepared.
-
-    @cached_property
-    def _kept(self) -> NDArray[np.int64]:
-        """Tokens of every row that its attention_mask lets stand."""
+    def _count_kept(self) -> NDArray[np.int64]:
+        """Tokens of every row that its attention_mask lets stand, int64 `[N]`."""
         stored = self._ids.lengths
         if self._attention is None:
             return stored
@@ -147,21 +146,6 @@ class SequenceSource:
             slices = Slices.whole(rows, stored[rows])
             kept[rows] = slices.sums(self._attention.gather(slices) != 0)
         return kept
-
-    @cached_property
-    def _has_pads(self) -> bool:
-        return self._attention is not None and not np.array_equal(self._kept, self._ids.lengths)
-
-    @cached_property
-    def _specials(self) -> SpecialTokens | None:
-        if self.preparation.ensure_bos is None and self.preparation.ensure_eos is None:
-            return None
-        return SpecialTokens.plan(self.preparation, self.token_at_start(0), self.token_at_end(1))
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        """Tokens of every prepared sequence, int64 `[N]`."""
-        return self._kept if self._specials is None else self._kept + self._specials.added()
 
     def token_at_start(self, place: int) -> NDArray[np.int64]:
         """Token number `place` (from 0) of every stored row without its pads, int64 `[N]`; -1 where it has none."""
@@ -192,8 +176,12 @@ class SequenceSource:
 
     # Pieces: what plans ask for.
 
-    def read(self, slices: Slices) -> dict[str, NDArray[Any]]:
+    def read(self, slices: Slices, dtype: Any = None) -> dict[str, NDArray[Any]]:
         """The tokens of the pieces, one piece after the other, each column `[T]` and freshly allocated.
+
+        Args:
+            slices: the pieces.
+            dtype (*optional*): type of ids and labels; by default that of the stored ids.
 
         Returns:
             `input_ids`, `labels` (the first token of each piece is no target when sequences are isolated), and the
@@ -201,7 +189,7 @@ class SequenceSource:
 
         Every piece has at least one token and lies within its prepared sequence (`check` tells).
         """
-        input_ids = self._prepared(self._ids, slices)
+        input_ids = self._prepared(self._ids, slices, dtype=dtype)
         columns = {"input_ids": input_ids, "labels": self._read_labels(input_ids, slices)}
         for column in self._aligned:
             columns[column.name] = self._prepared(column, slices, 0)
@@ -252,7 +240,8 @@ class SequenceSource:
 
     def _read_labels(self, input_ids: NDArray[Any], slices: Slices) -> NDArray[Any]:
         if self._labels is None:
-            labels = input_ids.astype(self.dtypes["labels"], copy=True)
+            wide = input_ids.dtype if input_ids.dtype in (np.int32, np.int64) else np.dtype(np.int64)
+            labels = input_ids.astype(wide, copy=True)
         else:
             labels = self._prepared(self._labels, slices, IGNORE_INDEX).astype(np.int64, copy=False)
         for mask in self._masks:
@@ -266,14 +255,16 @@ class SequenceSource:
             labels[slices.firsts] = IGNORE_INDEX
         return labels
 
-    def _prepared(self, column: TokenColumn, slices: Slices, filler: int | None = None) -> NDArray[Any]:
+    def _prepared(
+        self, column: TokenColumn, slices: Slices, filler: int | None = None, dtype: Any = None
+    ) -> NDArray[Any]:
         """Values of the pieces; at special tokens the token itself, or `filler` in columns that are not ids."""
         if self._specials is None:
-            return self._body(column, slices)
+            return self._body(column, slices, dtype)
         bos, eos = self._specials.placed(slices, self.lengths)
         # Row [5, 6] with both added, piece [0, 4): the body is the stored [0, 2), it goes to the places 1 and 2 of 4.
         inner = Slices(slices.rows, slices.starts + bos - self._specials.bos[slices.rows], slices.lengths - bos - eos)
-        body = self._body(column, inner)
+        body = self._body(column, inner, dtype)
         if not bos.any() and not eos.any():
             return body
         values = np.empty(slices.total, dtype=body.dtype)
@@ -288,12 +279,12 @@ class SequenceSource:
         values[is_body] = body
         return values
 
-    def _body(self, column: TokenColumn, slices: Slices) -> NDArray[Any]:
+    def _body(self, column: TokenColumn, slices: Slices, dtype: Any = None) -> NDArray[Any]:
         """Stored values without pads; the slices count only tokens that the attention_mask lets stand."""
         if not self._has_pads or self._attention is None:
-            return column.gather(slices)
+            return column.gather(slices, dtype)
         whole = Slices.whole(slices.rows, self._ids.lengths[slices.rows])
-        values = column.gather(whole)[self._attention.gather(whole) != 0]
+        values = column.gather(whole, dtype)[self._attention.gather(whole) != 0]
         kept = self._kept[slices.rows]
         firsts = np.cumsum(kept) - kept + slices.starts
         pieces = [values[a:b] for a, b in zip(firsts.tolist(), (firsts + slices.lengths).tolist())]

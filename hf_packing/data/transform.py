@@ -74,8 +74,7 @@ class PackingTransform:
         return Preparation.resolve(**given)
 
     def __call__(self, batch: Any, indices: Sequence[int] | None = None) -> Any:
-        """One batch: an Arrow table (or map's lazy batch) gives a table, a dict of lists (a stream's) a dict of "
-        "lists."""
+        """One batch: an Arrow table (or map's lazy batch) gives a table, a stream's dict of lists a dict of lists."""
         table, in_arrow = _as_table(batch, self.column)
         packs = self._pack(table, None if indices is None else np.asarray(indices, dtype=np.int64))
         packed = packs.to_table(wide=needs_64_bits(int(packs.token_offsets[-1])))

@@ -39,10 +39,22 @@ class Upstream:
 
     In a loader's worker, a `datasets.IterableDataset` gives the worker its own shards; of any other iterable worker w
     of W takes every W-th row, beginning with number w.
+
+    Args:
+        rows: the iterable.
+        share (`(int, int)`): (r, R): only every R-th row, beginning with number r.
+
+    Example:
+
+        >>> [number for number, row in Upstream("abcde", share=(1, 2))]
+        [1, 3]
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Iterable[Any], share: tuple[int, int] = (0, 1)) -> None:
+        if not 0 <= share[0] < share[1]:
+            raise PackingError(f"share={share}; it is (number, count) with 0 <= number < count.")
         self.rows: Any = rows
+        self.share = share
         self.taken = 0
         """Rows that the iterable gave in this pass, to whichever worker."""
         self._loaded: dict[str, Any] | None = None
@@ -53,7 +65,9 @@ class Upstream:
         state, self._loaded = self._loaded, None
         self.taken, skip = self._return_to(state) if state is not None else self._restart()
         worker = None if isinstance(self.rows, HFIterableDataset) else get_worker_info()
-        share, shares = (worker.id, worker.num_workers) if worker else (0, 1)
+        share, shares = self.share
+        if worker:
+            share, shares = share * worker.num_workers + worker.id, shares * worker.num_workers
         for row in self.rows:
             number, self.taken = self.taken, self.taken + 1
             if number >= skip and number % shares == share:

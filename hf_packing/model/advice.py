@@ -33,6 +33,8 @@ class Measured(Protocol):
 def _finding(found: Measured, errors: dict[str, str | None]) -> str:
     if all(errors.values()):
         return "The model does not run on packs: " + " / ".join(f"{form}: {text}" for form, text in errors.items())
+    if found.mismatch <= found.alone_bound and not (found.leak > found.leak_bound):
+        return "Nothing leaked in the probe, but the model cannot be trusted with this setting."
     if found.leak > found.leak_bound:
         return (
             f"Sequences leak into each other: changing one changes another's outputs by {found.leak:.2g} "
@@ -55,10 +57,11 @@ def _remedy(support: ModelSupport) -> str:
         )
     if support.attention == NAME and not support.can_switch_attention:
         return f'This model has an attention of its own that cannot be replaced: load it with "eager"; {group}'
-    if support.carries_state:
+    if support.carries_state and not support.restarts_state:
         return (
             "A recurrent or convolutional state runs across the boundaries. Install the kernels that reset it "
-            f"(mamba-ssm and causal-conv1d, or flash-linear-attention) and use boundaries='explicit', or: {group}"
+            "(mamba-ssm and causal-conv1d, or flash-linear-attention) and use boundaries='explicit'; or let "
+            f"hf_packing.model.state.restart_state(model) run those layers sequence by sequence; or: {group}"
         )
     if support.can_switch_attention and support.attention != NAME:
         return f'Load the model with attn_implementation="{NAME}"; if that does not isolate it either, {group}'
@@ -81,6 +84,7 @@ def advice_for(
         switch = f'attn_implementation="{NAME}"' if support.can_switch_attention else 'layout="rows"'
         text.append(f"But {support.attention} builds a mask of all tokens by all tokens; use {switch} for speed.")
     if support.max_pack_length is not None:
-        text.append(support.reasons[-1] if not support.dense_mask else "")
-        text.append(f"Keep packs within {support.max_pack_length} tokens.")
-    return " ".join(part for part in text if part)
+        text.append(
+            f"Keep packs within {support.max_pack_length} tokens: a longer sequence changes what its neighbours get."
+        )
+    return " ".join(text)

@@ -51,6 +51,7 @@ class ModelSupport:
         position_ids_start (`int`): position of a sequence's first token; padding_idx + 1 for RoBERTa-like models.
         multi_axis_positions (`bool`): positions have three axes (multimodal RoPE); restarts must be explicit.
         carries_state (`bool`): a recurrent or convolutional state runs from token to token.
+        restarts_state (`bool`): `restart_state` made its layers start anew at each sequence.
         drops_positions (`str`, *optional*): the PEFT method that throws position_ids away.
         max_pack_length (`int`, *optional*): a pack longer than this can cross a rule that depends on length, so that
             a long sequence would change its neighbours (dynamic and longrope RoPE, chunks under FlashAttention).
@@ -66,6 +67,7 @@ class ModelSupport:
     position_ids_start: int = 0
     multi_axis_positions: bool = False
     carries_state: bool = False
+    restarts_state: bool = False
     drops_positions: str | None = None
     max_pack_length: int | None = None
     dense_mask: bool = False
@@ -222,7 +224,8 @@ def inspect_model(model: torch.nn.Module) -> ModelSupport:
     limit = _length_limit(inner, attention)
     by_positions = _reads_positions(inner) and not multi_axis and state is None
     reasons = []
-    if state is not None:
+    restarts = any(getattr(module, "restarts_state", False) for module in inner.modules())
+    if state is not None and not restarts:
         reasons.append(f"{state} carries a state from token to token, which position_ids do not reset.")
     if not by_positions and state is None and not multi_axis:
         reasons.append(f"{type(inner).__name__} builds its mask without position_ids.")
@@ -248,6 +251,7 @@ def inspect_model(model: torch.nn.Module) -> ModelSupport:
         position_ids_start=start,
         multi_axis_positions=multi_axis,
         carries_state=state is not None,
+        restarts_state=restarts,
         drops_positions=dropped,
         max_pack_length=limit[0] if limit is not None else None,
         dense_mask=dense,

@@ -59,13 +59,20 @@ def solve(columns: list[Column], counts: NDArray[np.int64], budget: Budget) -> L
         >>> solve([((0, 2),), ((0, 1),)], np.array([5]), Budget(10**6)).packs
         2.5
     """
-    if budget.steps <= 0 or not budget.spend(16 * int(np.count_nonzero(counts)) * len(columns)):  # measured
-        return None
     entries = np.array([entry for column in columns for entry in column], dtype=np.int64)
     offsets = np.zeros(len(columns) + 1, dtype=np.int64)
     np.cumsum([len(column) for column in columns], out=offsets[1:])
     matrix = csc_array((-entries[:, 1].astype(float), entries[:, 0], offsets), shape=(counts.size, len(columns)))
-    result = linprog(np.ones(len(columns)), A_ub=matrix, b_ub=-counts.astype(float), method="highs")
+    steps_each = 6000 + 8 * counts.size + 2 * len(entries)  # of an iteration of the simplex method, measured
+    most = budget.steps // steps_each
+    if most < 1:
+        return None
+    result = linprog(
+        np.ones(len(columns)), A_ub=matrix, b_ub=-counts.astype(float), method="highs", options={"maxiter": most}
+    )
+    budget.spend(steps_each * int(result.nit))
+    if result.status == 1:
+        return None
     if result.status != 0:
         logger.warning("The solver found no optimum of %d columns (%s).", len(columns), result.message)
         return None
@@ -91,7 +98,7 @@ class ColumnSearch:
     def __init__(self, sizes: LengthHistogram, capacity: int, max_sequences: int | None, budget: Budget) -> None:
         self.sizes, self.capacity, self.max_sequences, self.budget = sizes, capacity, max_sequences, budget
         # Sizes over the capacity are prices at which no pack is worth more than 1: they bound by ⌈T / L⌉.
-        self.prices = sizes.sizes / capacity
+        self.prices = np.where(sizes.counts > 0, sizes.sizes / capacity, 0.0)
         self.bound = float(sizes.counts @ self.prices)
 
     def run(self, columns: Iterable[Column], enough: int, rounds: int = ROUNDS) -> LinearSolution | None:
@@ -140,9 +147,10 @@ class ColumnSearch:
         return []
 
     def _most_useful(self, solution: LinearSolution) -> dict[Column, None]:
-        """The columns worth most; among them those in use, which are worth 1 and cover every size."""
+        """The columns in use, which cover every size, and those worth most."""
         worth = solution.prices.tolist()
         missing = np.array([1 - sum(worth[index] * count for index, count in column) for column in solution.columns])
+        missing[solution.times > 0] = -np.inf
         kept = np.argsort(missing, kind="stable")[: COLUMNS_A_SIZE * self.sizes.sizes.size // 2]
         return {solution.columns[k]: None for k in np.sort(kept).tolist()}
 

@@ -37,10 +37,18 @@ class Budget:
         return self.steps >= 0
 
 
-def exact_fill(sizes: LengthHistogram, capacity: int, max_sequences: int | None, budget: Budget) -> PackTable:
-    """The longest sequence left, and the best subset of all others, longest first; as often as the counts allow.
+def exact_fill(
+    sizes: LengthHistogram,
+    capacity: int,
+    max_sequences: int | None,
+    budget: Budget,
+    shortest_first: bool = False,
+) -> PackTable:
+    """The longest sequence left, and the best subset of all others; as often as the counts allow.
 
-    Where the budget ends, the rest is packed by best-fit decreasing.
+    Others are tried from the longest down, which keeps the short ones for rooms that are hard to fill; or from the
+    shortest up, which is better where `max_sequences` leaves short ones without a place. Where the budget ends, the
+    rest is packed by best-fit decreasing.
 
     Example: best-fit decreasing needs 3 packs here.
 
@@ -51,19 +59,19 @@ def exact_fill(sizes: LengthHistogram, capacity: int, max_sequences: int | None,
     left = dict(zip(sizes.sizes.tolist(), sizes.counts.tolist()))
     ascending = list(left)
     patterns: list[Pattern] = []
-    steps_each = 180 + capacity // 100  # of one size tried: an interpreter's share and a big number's share
+    offer = _shortest_first if shortest_first else _longest_first
     while ascending and budget.steps > 0:
         longest = ascending[-1]
+        room = capacity - longest
         left[longest] -= 1
         most = None if max_sequences is None else max_sequences - 1
-        if most is not None and most >= (capacity - longest) // ascending[0]:
+        if most is not None and most >= room // ascending[0]:
             most = None  # the room runs out first
-        looked_at = LOOKED_AT if most is None else LOOKED_AT // (most + 1) + 1
         tried: list[int] = []
-        offered = _longest_first(ascending, left, capacity - longest, looked_at, tried)
-        chosen = best_subset(offered, capacity - longest, most)
+        chosen = best_subset(offer(ascending, left, room, LOOKED_AT if most is None else 500, tried), room, most)
         left[longest] += 1
-        budget.spend(steps_each * (1 + len(tried) * (1 if most is None else most + 1)))
+        # One size tried: an interpreter's share and a big number's share, for every number of sequences.
+        budget.spend((180 + capacity // 100) * (1 + len(tried) * (1 if most is None else (most + 1) // 2)))
         pattern = {longest: 1}
         for index in chosen:
             pattern[tried[index]] = pattern.get(tried[index], 0) + 1
@@ -80,10 +88,22 @@ def exact_fill(sizes: LengthHistogram, capacity: int, max_sequences: int | None,
 def _longest_first(
     ascending: list[int], left: dict[int, int], room: int, looked_at: int, tried: list[int]
 ) -> Iterator[int]:
-    """Single sequences that fit, from the longest down, noted in `tried` as they are asked for."""
+    """Single sequences that fit, noted in `tried` as they are asked for."""
     for place in range(bisect_right(ascending, room) - 1, -1, -1):
         size = ascending[place]
         for _ in range(min(left[size], room // size)):
+            if len(tried) == looked_at:
+                return
+            tried.append(size)
+            yield size
+
+
+def _shortest_first(
+    ascending: list[int], left: dict[int, int], room: int, looked_at: int, tried: list[int]
+) -> Iterator[int]:
+    """Up to two of each size, so that few are looked at before the longer ones come."""
+    for size in ascending[: bisect_right(ascending, room)]:
+        for _ in range(min(left[size], room // size, 2)):
             if len(tried) == looked_at:
                 return
             tried.append(size)

@@ -1,4 +1,4 @@
-"""Sequence lengths: checking them, counting them, and what padding them costs.
+"""Sequence lengths: checking, counting and sorting them.
 
 Shape legend: N sequences, D distinct lengths.
 """
@@ -14,18 +14,7 @@ from scipy.sparse import csr_array
 from ..errors import PackingError
 
 
-__all__ = [
-    "LengthHistogram",
-    "check_lengths",
-    "fill",
-    "group_by_size",
-    "histogram",
-    "occupied_slots",
-    "padded_slots",
-    "padding_waste",
-    "row_blocks",
-    "score_counts",
-]
+__all__ = ["IntArray", "LengthHistogram", "check_lengths", "group_by_size", "histogram", "occupied_slots"]
 
 IntArray = NDArray[np.integer]
 
@@ -116,7 +105,7 @@ def histogram(sizes: IntArray) -> LengthHistogram:
     if sizes.size == 0:
         return LengthHistogram(np.zeros(0, np.int64), np.zeros(0, np.int64))
     # A table of all values is the fastest count unless the values are far apart (one sequence of a billion tokens).
-    if int(sizes.max()) <= max(4 * sizes.size, 1 << 20):
+    if int(sizes.max()) <= _table_limit(sizes):
         table = np.bincount(sizes)
         present = np.flatnonzero(table)
         return LengthHistogram(present.astype(np.int64), table[present].astype(np.int64))
@@ -137,7 +126,7 @@ def group_by_size(sizes: IntArray) -> tuple[LengthHistogram, IntArray]:
         ([1, 2, 5], [1, 1, 2], [3, 1, 0, 2])
     """
     largest = int(sizes.max()) if sizes.size else 0
-    if sizes.size >= np.iinfo(np.int32).max or largest > max(4 * sizes.size, 1 << 20):
+    if sizes.size >= np.iinfo(np.int32).max or largest > _table_limit(sizes):
         return histogram(sizes), np.argsort(sizes, kind="stable")
     # A row-compressed matrix with one entry a row, in column `size`, turned into its column-compressed form: SciPy
     # does this by counting, and it lists the rows of a column in order. Three times the speed of NumPy's radix sort.
@@ -148,6 +137,11 @@ def group_by_size(sizes: IntArray) -> tuple[LengthHistogram, IntArray]:
     table = np.diff(grouped.indptr)
     present = np.flatnonzero(table)
     return LengthHistogram(present.astype(np.int64), table[present].astype(np.int64)), grouped.indices
+
+
+def _table_limit(sizes: IntArray) -> int:
+    """Lengths up to this are counted in a table; longer ones would leave it mostly empty."""
+    return max(4 * sizes.size, 1 << 20)
 
 
 def occupied_slots(lengths: IntArray, multiple_of: int) -> IntArray:
@@ -161,77 +155,3 @@ def occupied_slots(lengths: IntArray, multiple_of: int) -> IntArray:
     if multiple_of == 1:
         return lengths
     return -(-lengths.astype(np.int64) // multiple_of) * multiple_of
-
-
-def fill(lengths: IntArray, slots: int) -> float:
-    """Real tokens over slots, η = Σl / slots; 1.0 where there are no slots.
-
-    Example:
-
-        >>> fill(np.array([2048, 512, 256, 128]), 4 * 2048)
-        0.359375
-    """
-    return float(lengths.sum(dtype=np.int64)) / slots if slots else 1.0
-
-
-def padding_waste(lengths: IntArray, slots: int) -> float:
-    """Share of the slots that holds no token, 1 − Σl / slots.
-
-    Example:
-
-        >>> padding_waste(np.array([2048, 512, 256, 128]), 4 * 2048)
-        0.640625
-    """
-    return 1.0 - fill(lengths, slots)
-
-
-def row_blocks(lengths: IntArray, batch_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows and longest length of every batch of `batch_size` consecutive sequences; the last batch may be smaller.
-
-    Example:
-
-        >>> rows, longest = row_blocks(np.array([2, 8, 3, 7, 1]), 2)
-        >>> rows.tolist(), longest.tolist()
-        ([2, 2, 1], [8, 7, 1])
-    """
-    if batch_size < 1:
-        raise PackingError(f"batch_size={batch_size}; a batch holds at least one sequence.")
-    if lengths.size == 0:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    firsts = np.arange(0, lengths.size, batch_size)
-    longest = np.maximum.reduceat(lengths, firsts).astype(np.int64)
-    rows = np.minimum(batch_size, lengths.size - firsts).astype(np.int64)
-    return rows, longest
-
-
-def padded_slots(lengths: IntArray, batch_size: int | None = None, row_length: int | None = None) -> int:
-    """Slots of padded batches: rows × `row_length` where that is given, else rows × the longest of each batch.
-
-    Example:
-
-        >>> padded_slots(np.array([2, 8, 3, 7]), batch_size=2)
-        30
-        >>> padded_slots(np.sort([2, 8, 3, 7]), batch_size=2)
-        22
-        >>> padded_slots(np.array([2048, 512, 256, 128]), row_length=2048)
-        8192
-    """
-    if row_length is not None:
-        return int(lengths.size) * row_length
-    rows, longest = row_blocks(lengths, batch_size if batch_size is not None else max(1, lengths.size))
-    return int(rows @ longest)
-
-
-def score_counts(lengths: IntArray) -> tuple[float, int]:
-    """Attention scores of sequences that see themselves alone: (Σl²/2, Σl²).
-
-    Σl²/2 is what a causal kernel computes, the diagonal counted half; the strict lower triangles have Σl(l−1)/2.
-
-    Example:
-
-        >>> score_counts(np.array([2, 8, 3, 7]))
-        (63.0, 126)
-    """
-    counted = histogram(lengths)
-    squares = sum(size * size * count for size, count in zip(counted.sizes.tolist(), counted.counts.tolist()))
-    return squares / 2, squares

@@ -9,7 +9,7 @@ Shape legend: D distinct sizes, K columns.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .bounds import BoundCertificate, simple_bound
 from .columns import ColumnSearch, LinearSolution, dual_proof
 from .exact import Budget, exact_fill, refill
-from .histogram import best_fit_decreasing
+from .histogram import best_fit_decreasing, pack_quickly
 from .lengths import LengthHistogram
 from .pricing import Column
 from .table import PackTable, Pattern
@@ -76,8 +76,8 @@ class _Search:
 
     def __init__(self, sizes: LengthHistogram, capacity: int, max_sequences: int | None, budget: Budget) -> None:
         self.sizes, self.capacity, self.max_sequences, self.budget = sizes, capacity, max_sequences, budget
-        self.table = best_fit_decreasing(sizes, capacity, max_sequences)
         self.proof = simple_bound(sizes, capacity, max_sequences)
+        self.table = pack_quickly(sizes, capacity, max_sequences, self.proof.bound)
 
     @property
     def met(self) -> bool:
@@ -92,14 +92,12 @@ class _Search:
     def run(self) -> tuple[PackTable, BoundCertificate]:
         if self.met:
             return self.table, self.proof
-        first = self.table
-        refilled = refill(first, self.capacity, self.max_sequences, self.budget)
-        if self.offer(refilled):
-            return self.table, self.proof
-        filled = exact_fill(self.sizes, self.capacity, self.max_sequences, self.budget)
-        if self.offer(filled):
-            return self.table, self.proof
-        solution = self._bound_by_columns((first, refilled, filled))
+        tables = [self.table]
+        for table in self._heuristics():
+            tables.append(table)
+            if self.offer(table):
+                return self.table, self.proof
+        solution = self._bound_by_columns(tables)
         if solution is not None and not self.met:
             for share, fresh_rounds in DIVES:
                 if self._dive(solution, share, fresh_rounds) or self.budget.steps <= 0:
@@ -112,6 +110,16 @@ class _Search:
                 self.proof.bound,
             )
         return self.table, self.proof
+
+    def _heuristics(self) -> Iterator[PackTable]:
+        """Other packs, cheap ones first, each found when it is asked for."""
+        limits = self.capacity, self.max_sequences, self.budget
+        if self.max_sequences is None:
+            yield refill(self.table, *limits)
+            yield exact_fill(self.sizes, *limits)
+            return
+        yield exact_fill(self.sizes, *limits, shortest_first=True)
+        yield refill(self.table, *limits)
 
     def _bound_by_columns(self, tables: Sequence[PackTable]) -> LinearSolution | None:
         """Solves the linear program, starting with the packs there are, and keeps its bound if it is better."""
@@ -148,7 +156,7 @@ class _Search:
         rest = LengthHistogram(self.sizes.sizes[present], left[present])
         tables = (
             best_fit_decreasing(rest, self.capacity, self.max_sequences),
-            exact_fill(rest, self.capacity, self.max_sequences, self.budget),
+            exact_fill(rest, self.capacity, self.max_sequences, self.budget, self.max_sequences is not None),
         )
         return min(tables, key=lambda table: table.num_packs)
 
@@ -167,10 +175,12 @@ class _Search:
 
 
 def _columns_of(tables: Sequence[PackTable], sizes: LengthHistogram) -> list[Column]:
-    """The different patterns of some tables, in size indices."""
+    """The different patterns of the best tables, in size indices; three a size or a little more are enough."""
     index_of = {size: index for index, size in enumerate(sizes.sizes.tolist())}
     columns: dict[Column, None] = {}
-    for table in tables:
+    for table in sorted(tables, key=lambda table: table.num_packs):
+        if len(columns) > 3 * sizes.sizes.size:
+            break
         for entries, _ in table.patterns():
             members: dict[int, int] = {}
             for size, count in entries:

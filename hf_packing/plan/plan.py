@@ -161,6 +161,9 @@ class PackPlan:
         Raises:
             PackingError: for another file, another format, or content that does not match its fingerprint.
         """
+        with open(path, "rb") as opened:
+            if opened.read(2) != b"PK":  # what a zip archive, which an .npz is, begins with
+                raise PackingError(f"{path} is not a saved plan: it is no .npz file. Write it with PackPlan.save.")
         with np.load(path, allow_pickle=False) as file:
             if "header" not in file:
                 raise PackingError(f"{path} is not a saved plan: it has no header. Write it with PackPlan.save.")

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .arrangement import Arrangement, arrange_table, shuffle_packs
 from .bounds import BoundCertificate, simple_bound
-from .histogram import best_fit_decreasing
+from .histogram import pack_quickly
 from .ledger import TokenLedger
 from .lengths import IntArray, check_lengths, group_by_size, histogram, occupied_slots
 from .optimal import AUTO_STEPS, OPTIMAL_STEPS, pack_tightly
@@ -19,13 +19,10 @@ from .plan import PackPlan
 from .policy import Strategy, parse_overflow, parse_strategy
 from .sequential import cut_anywhere, next_fit, wrapped_bound
 from .settings import PlanSettings
-from .stream import StreamPacker, better_method
+from .stream import BUFFER_SIZE, SAMPLE, StreamPacker, better_method
 
 
 __all__ = ["plan_packs"]
-
-STREAM_BUFFER = 1024
-STREAM_SAMPLE = 8192
 
 
 def plan_packs(
@@ -81,28 +78,29 @@ def plan_packs(
         seed=seed,
     )
     given = check_lengths(lengths)
-    rng = None if seed is None else np.random.default_rng(seed)
+    rng = None if settings.seed is None else np.random.default_rng(settings.seed)
     if settings.strategy is Strategy.WRAPPED:
         pieces, arrangement = cut_anywhere(whole_sequences(given), settings, count_targets)
         proof = wrapped_bound(pieces, settings)
     else:
-        pieces = drop_without_targets(cut_overflow(given, max_length, settings.overflow), count_targets)
+        cut = cut_overflow(given, settings.max_length, settings.overflow)
+        pieces = drop_without_targets(cut, count_targets)
         arrangement, proof = _place(pieces, settings, rng)
     if rng is not None:
         arrangement = shuffle_packs(arrangement, rng)
-    packed_lengths = arrangement.slots if multiple_of == 1 else None  # else the filler is in the slots
+    packed_lengths = arrangement.slots if settings.multiple_of == 1 else None  # else the filler is in the slots
     if packed_lengths is None:
         packed_lengths = pieces.lengths[arrangement.pieces].astype(np.int64, copy=False)
     return PackPlan(
-        max_length=max_length,
+        max_length=settings.max_length,
         sequence_ids=pieces.id_of(arrangement.pieces),
         starts=pieces.start_of(arrangement.pieces),
         lengths=packed_lengths,
         pack_offsets=arrangement.offsets,
         ledger=_balance(pieces, arrangement, settings),
         certificate=proof,
-        multiple_of=multiple_of,
-        max_sequences=max_sequences,
+        multiple_of=settings.multiple_of,
+        max_sequences=settings.max_sequences,
         strategy=str(settings.strategy),
         overflow=str(settings.overflow),
     )
@@ -135,15 +133,13 @@ def _by_histogram(
     slots: IntArray, settings: PlanSettings, rng: np.random.Generator | None
 ) -> tuple[Arrangement, BoundCertificate]:
     """The strategies that look at nothing but how often each number of slots occurs."""
-    if rng is None:
-        counted, order = group_by_size(slots)
-    else:
-        shuffled = rng.permutation(slots.size)
-        counted, order = group_by_size(slots[shuffled])
-        order = shuffled[order]
+    counted, order = group_by_size(slots)
+    if rng is not None:
+        for group in np.split(order, np.cumsum(counted.counts)[:-1]):
+            rng.shuffle(group)
     if settings.strategy is Strategy.BFD:
-        table = best_fit_decreasing(counted, settings.max_length, settings.max_sequences)
         proof = simple_bound(counted, settings.max_length, settings.max_sequences)
+        table = pack_quickly(counted, settings.max_length, settings.max_sequences, proof.bound)
     else:
         steps = AUTO_STEPS if settings.strategy is Strategy.AUTO else OPTIMAL_STEPS
         table, proof = pack_tightly(counted, settings.max_length, settings.max_sequences, steps)
@@ -154,9 +150,9 @@ def _stream(slots: IntArray, oversize: NDArray[np.bool_] | None, settings: PlanS
     """What a [`StreamPacker`] makes of these pieces; one above the capacity leaves at once, alone."""
     capacity = settings.max_length // settings.multiple_of
     sizes = (slots // settings.multiple_of).tolist()
-    sample = [size for size in sizes[:STREAM_SAMPLE] if size <= capacity]
-    method = better_method(sample, capacity, STREAM_BUFFER, settings.max_sequences)
-    packer = StreamPacker(capacity, buffer_size=STREAM_BUFFER, method=method, max_sequences=settings.max_sequences)
+    sample = [size for size in sizes[:SAMPLE] if size <= capacity]
+    method = better_method(sample, capacity, BUFFER_SIZE, settings.max_sequences)
+    packer = StreamPacker(capacity, buffer_size=BUFFER_SIZE, method=method, max_sequences=settings.max_sequences)
     packs: list[list[int]] = []
     for piece, size in enumerate(sizes):
         packs += [[piece]] if size > capacity else packer.push(piece, size)

@@ -14,7 +14,8 @@ class Strategy(StrEnum):
     """How sequences are placed into packs."""
 
     BFD = "bfd"
-    """Best-fit decreasing on the histogram of lengths: milliseconds, usually within 0.1 % of the best."""
+    """Best-fit decreasing on the histogram of lengths: milliseconds, often within 0.1 % of the best. Under
+    `max_sequences`, packs of equal number instead where those are fewer."""
 
     OPTIMAL = "optimal"
     """Best-fit decreasing, then exact fill and column generation until the proven lower bound is met."""

@@ -33,12 +33,10 @@ class PlanSettings:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check_whole("max_length", self.max_length, 1)
-        _check_whole("multiple_of", self.multiple_of, 1)
-        if self.max_sequences is not None:
-            _check_whole("max_sequences", self.max_sequences, 1)
-        if self.seed is not None:
-            _check_whole("seed", self.seed, 0)
+        for name, least in (("max_length", 1), ("multiple_of", 1), ("max_sequences", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None or name in ("max_length", "multiple_of"):
+                object.__setattr__(self, name, _whole(name, value, least))
         if self.max_length % self.multiple_of:
             below = self.max_length // self.multiple_of * self.multiple_of
             fits = f"{below} or {below + self.multiple_of}" if below else f"{self.multiple_of}"
@@ -48,6 +46,7 @@ class PlanSettings:
             )
 
 
-def _check_whole(name: str, value: int, least: int) -> None:
+def _whole(name: str, value: int, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise PackingError(f"{name}={value!r}; it is a whole number of at least {least}.")
+    return int(value)

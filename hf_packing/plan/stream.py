@@ -13,6 +13,7 @@ two buffers. What decides which packs leave is the method:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import islice
 from typing import Any
 
 from ..errors import PackingError
@@ -22,6 +23,7 @@ from .subset import best_subset
 __all__ = ["StreamPacker", "better_method"]
 
 METHODS = ("auto", "fill", "rolling")
+BUFFER_SIZE = 1024
 SAMPLE = 8192
 """Lengths that decide the method."""
 WINDOW = 128
@@ -62,7 +64,7 @@ class StreamPacker:
         self,
         max_length: int,
         *,
-        buffer_size: int = 1024,
+        buffer_size: int = BUFFER_SIZE,
         method: str = "auto",
         max_sequences: int | None = None,
         multiple_of: int = 1,
@@ -83,14 +85,12 @@ class StreamPacker:
         self._capacity = max_length // multiple_of
         self._sample: list[int] = []
         self._arrived = 0
-        # The buffer in order of arrival, three lists side by side; sizes are in units of multiple_of.
-        self._ids: list[int] = []
-        self._sizes: list[int] = []
-        self._times: list[int] = []
+        # The buffer in order of arrival: (size in units of multiple_of, id, time of arrival).
+        self._waiting: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
         """Sequences that wait."""
-        return len(self._ids)
+        return len(self._waiting)
 
     def push(self, sequence_id: int, length: int) -> list[list[int]]:
         """Takes one sequence in; returns the packs that are ready, each a list of sequence ids (often none)."""
@@ -101,15 +101,12 @@ class StreamPacker:
                 f"{self.max_length} tokens. Leave empty ones out and cut or drop long ones first."
             )
         self._arrived += 1
-        self._ids.append(sequence_id)
-        self._sizes.append(size)
-        self._times.append(self._arrived)
+        waiting = self._waiting
+        waiting.append((size, sequence_id, self._arrived))
         if self.method == "auto":
             self._decide(size)
         packs: list[list[int]] = []
-        while len(self._ids) >= self.buffer_size or (
-            self._ids and self._arrived - self._times[0] >= 2 * self.buffer_size
-        ):
+        while len(waiting) >= self.buffer_size or (waiting and self._arrived - waiting[0][2] >= 2 * self.buffer_size):
             packs += [self._next_pack()] if self.method != "rolling" else self._fullest_packs()
         return packs
 
@@ -117,9 +114,9 @@ class StreamPacker:
         """The packs of all sequences that still wait; the packer is empty afterwards and can be used again."""
         packs = []
         if self.method == "rolling":
-            packs = [[self._ids[index] for index in pack] for _, pack in self._packs_of_buffer()]
-            self._ids, self._sizes, self._times = [], [], []
-        while self._ids:
+            packs = [[self._waiting[index][1] for index in pack] for _, pack in self._packs_of_buffer()]
+            self._waiting.clear()
+        while self._waiting:
             packs.append(self._next_pack())
         return packs
 
@@ -131,9 +128,7 @@ class StreamPacker:
             "method": self.method,
             "sample": list(self._sample),
             "arrived": self._arrived,
-            "ids": list(self._ids),
-            "sizes": list(self._sizes),
-            "times": list(self._times),
+            "waiting": [list(entry) for entry in self._waiting],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -152,7 +147,7 @@ class StreamPacker:
         self.method = state["method"]
         self._sample = list(state["sample"])
         self._arrived = state["arrived"]
-        self._ids, self._sizes, self._times = list(state["ids"]), list(state["sizes"]), list(state["times"])
+        self._waiting[:] = [(size, sequence_id, time) for size, sequence_id, time in state["waiting"]]
 
     def _settings(self) -> dict[str, int | None]:
         names = ("max_length", "buffer_size", "max_sequences", "multiple_of")
@@ -166,15 +161,16 @@ class StreamPacker:
 
     def _next_pack(self) -> list[int]:
         """The oldest sequence and the best subset of the next ones."""
-        near, room = self._sizes[1:WINDOW], self._capacity - self._sizes[0]
+        waiting = self._waiting
+        room = self._capacity - waiting[0][0]
         most = None if self.max_sequences is None else self.max_sequences - 1
-        if most is not None and near and most >= room // min(near):
+        if most is not None and most >= room // min(size for size, _, _ in waiting[:WINDOW]):
             most = None  # the room runs out first, and counting the sequences would cost time
-        chosen = best_subset(near, room, most)
-        pack = [self._ids[0], *(self._ids[index + 1] for index in chosen)]
+        chosen = best_subset((size for size, _, _ in islice(waiting, 1, WINDOW)), room, most)
+        pack = [waiting[0][1], *(waiting[index + 1][1] for index in chosen)]
         for index in reversed(chosen):
-            del self._ids[index + 1], self._sizes[index + 1], self._times[index + 1]
-        del self._ids[0], self._sizes[0], self._times[0]
+            del waiting[index + 1]
+        del waiting[0]
         return pack
 
     def _fullest_packs(self) -> list[list[int]]:
@@ -182,17 +178,15 @@ class StreamPacker:
         by_room = self._packs_of_buffer()
         number = max(1, len(by_room) // 4)
         limit = self._arrived - self.buffer_size * 3 // 2
+        waiting = self._waiting
         leaving = [
             pack
             for place, (room, pack) in enumerate(by_room)
-            if place < number or not room or any(self._times[index] <= limit for index in pack)
+            if place < number or not room or any(waiting[index][2] <= limit for index in pack)
         ]
+        packs = [[waiting[index][1] for index in pack] for pack in leaving]
         gone = {index for pack in leaving for index in pack}
-        packs = [[self._ids[index] for index in pack] for pack in leaving]
-        stay = [index for index in range(len(self._ids)) if index not in gone]
-        self._ids = [self._ids[index] for index in stay]
-        self._sizes = [self._sizes[index] for index in stay]
-        self._times = [self._times[index] for index in stay]
+        waiting[:] = [entry for index, entry in enumerate(waiting) if index not in gone]
         return packs
 
     def _packs_of_buffer(self) -> list[tuple[int, list[int]]]:
@@ -204,7 +198,7 @@ class StreamPacker:
         rooms: list[int] = []
         waiting: dict[int, list[list[int]]] = {}
         closed: list[tuple[int, list[int]]] = []
-        sizes = self._sizes
+        sizes = [size for size, _, _ in self._waiting]
         for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
             size = sizes[index]
             place = bisect_left(rooms, size)
@@ -237,9 +231,13 @@ def better_method(sizes: list[int], capacity: int, buffer_size: int, max_sequenc
         >>> better_method([6, 4] * 50, 10, buffer_size=8)
         'fill'
     """
-    packs = {}
-    for method in ("fill", "rolling"):
+
+    def packs(method: str) -> int:
         packer = StreamPacker(capacity, buffer_size=buffer_size, method=method, max_sequences=max_sequences)
         emitted = sum(len(packer.push(index, size)) for index, size in enumerate(sizes))
-        packs[method] = emitted + len(packer.flush())
-    return "rolling" if packs["rolling"] < packs["fill"] else "fill"
+        return emitted + len(packer.flush())
+
+    by_fill = packs("fill")
+    if by_fill * capacity < sum(sizes) + capacity:
+        return "fill"  # no packs can be fewer
+    return "rolling" if packs("rolling") < by_fill else "fill"

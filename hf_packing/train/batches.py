@@ -117,7 +117,7 @@ class TrainerCollator:
     collate: Callable[[Sequence[Any]], Mapping[str, Any]]
     capacity: int | None = None
     pad_token_id: int = 0
-    position_ids_start: int = 0
+    position_ids_start: int | None = 0
     keep: frozenset[str] | None = None
     """Names the model's forward takes; other columns are left out (`remove_unused_columns`). `None` keeps all."""
     foreign: bool = False
@@ -144,11 +144,17 @@ class TrainerCollator:
         return {name: value for name, value in columns.items() if name in known}
 
 
-def filler_batch(pad_token_id: int, position_ids_start: int) -> dict[str, Any]:
-    """A batch that trains nothing: for a rank that has no micro-batch left while others have one."""
+def filler_batch(pad_token_id: int, position_ids_start: int | None) -> dict[str, Any]:
+    """A batch that trains nothing: for a rank that has no micro-batch left while others have one.
+
+    Padded batches carry a mask and no positions (`position_ids_start=None`); some of their models take none.
+    """
+    place = {"attention_mask": torch.ones(1, 2, dtype=torch.int64)}
+    if position_ids_start is not None:
+        place = {"position_ids": torch.arange(2).unsqueeze(0) + position_ids_start}
     return {
         "input_ids": torch.full((1, 2), pad_token_id),
-        "position_ids": torch.arange(2).unsqueeze(0) + position_ids_start,
+        **place,
         "labels": torch.full((1, 2), IGNORE_INDEX),
         FACTS_KEY: torch.empty(0, 4, dtype=torch.int64),
         SLOTS_KEY: torch.zeros(2, dtype=torch.int64),

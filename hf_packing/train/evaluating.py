@@ -38,6 +38,7 @@ class EvaluatingMixin(TrainerParts):
         by_batch = self.compute_metrics if self.args.batch_eval_metrics and collect else None
         keep = collect and (by_batch is None or predicting)
         with_inputs = "inputs" in self.args.include_for_metrics
+        self._prove_once()
         self._eval_run = run = EvalRun(collect, keep, by_batch, with_inputs)
         try:
             output = super().evaluation_loop(  # type: ignore[misc]

@@ -26,6 +26,16 @@ class BatchForm:
     why: str = ""
     """What was changed or decided, in a sentence; empty where nothing was."""
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether sequences share rows; otherwise a row of the batch is one sequence with a mask."""
+        return self.layout in ("flat", "rows")
+
+    @property
+    def filler_start(self) -> int | None:
+        """First position of a filler batch; None where batches carry no positions."""
+        return self.position_ids_start if self.is_packed else None
+
 
 def choose_batch_form(model: Any, settings: PackingSettings) -> BatchForm:
     """Look at the loaded model, switch its attention where `attention="auto"` allows it, and choose the batches.

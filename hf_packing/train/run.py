@@ -1,5 +1,4 @@
-"""What `hf-packing train` and recipes/sft.py run: a TRL-style recipe, from a YAML file or options, to a trained "
-"model."""
+"""What `hf-packing train` and recipes/sft.py run: a TRL-style recipe, from a YAML file or options, to a model."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class SteppingMixin(CountsTokensSeen, TrainerParts):
         for _ in range(num_batches):
             batch = next(epoch_iterator, None)
             if batch is None:
-                batch = filler_batch(self._pad_token_id(), self.batch_form.position_ids_start)
+                batch = filler_batch(self._pad_token_id(), self.batch_form.filler_start)
             batches.append(batch)
             inputs, facts = BatchFacts.take_from(batch)
             local = local + facts.count(inputs.get("labels"), self.packing.loss_normalization, self._shifts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,6 +49,35 @@ class TellingMixin(TrainerParts):
                 f"WARNING: {fill:.1%} {what}, below min_fill={self.packing.min_fill:.0%}; `hf-packing report` shows "
                 "which max_length fits these lengths."
             )
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """The library's model card, and a section that says how the data were packed and what was cut."""
+        super().create_model_card(*args, **kwargs)  # type: ignore[misc]
+        card = Path(self.args.output_dir) / "README.md"
+        if self.is_world_process_zero() and card.exists():
+            card.write_text(f"{card.read_text(encoding='utf-8').rstrip()}\n\n{self._card_section()}", encoding="utf-8")
+
+    def _card_section(self) -> str:
+        plan = getattr(self.train_dataset, "plan", None)
+        lines = [
+            "## Packing",
+            "",
+            f"Trained with hf_packing: packing={self.packing.packing}, "
+            f"max_length={self.packing.max_length}, strategy `{self.packing.strategy}`, overflow "
+            f"`{self.packing.overflow}`, loss normalised by {self.packing.loss_normalization}.",
+            "",
+            f"* Batches: {self.batch_form.layout}, attention `{self.batch_form.kernel}`; {self._verdict}",
+        ]
+        if plan is not None:
+            lines += [
+                f"* Plan: {plan.ledger.sequences_packed:,} sequences in {plan.num_packs:,} packs, fill "
+                f"{plan.fill:.2%}, "
+                f"proven bound {plan.lower_bound:,}.",
+                f"* Cut: {plan.ledger.tokens_truncated:,} tokens of {plan.ledger.sequences_truncated:,} sequences; "
+                f"dropped: {plan.ledger.sequences_dropped:,} sequences.",
+            ]
+        lines.append(f"* Trained on {self.meter.num_tokens:,} real tokens, {self.meter.num_sequences:,} sequences.")
+        return "\n".join(lines) + "\n"
 
     def _say(self, line: str) -> None:
         self.accelerator.print(f"[hf_packing] {line}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
+from ..data.sampler import PackBatchSampler, check_schedule
 from ..errors import PackingError
 from .arrange import Arranged, arrange
 from .batches import TrainerCollator
@@ -51,8 +53,10 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
         self._eval_run = None
         self._resume_from: str | None = None
         self._stream = None
+        self._schedule: dict[str, Any] | None = None
         self._arranged: dict[int, Arranged] = {}
         self._proven = self._alarmed = False
+        self._verdict = "isolation was not proven"
         self._shifts = loss_shifts_labels(self)
         self._ranks = Ranks.of(self)
         self._choose_form()
@@ -78,6 +82,13 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
                 f"{self.args.n_gpu} GPUs are visible to one process, so Trainer would use nn.DataParallel, "
                 "which cannot share out a flattened batch and rescales the loss. Start with `accelerate launch` or "
                 "`torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
+            )
+        launched = int(os.environ.get("WORLD_SIZE") or 1)
+        if launched > self.accelerator.num_processes == 1:
+            raise PackingError(
+                f"{launched} processes were launched, but each would train alone on all of the data: there is no GPU "
+                "here, and Trainer joins CPU processes only with use_cpu=True. Set use_cpu=True (--use_cpu true), or "
+                "start one process."
             )
         flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
         if flattens and given_collator is not None:
@@ -143,16 +154,26 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
         self.batch_form, verdict = prove_isolation(
             self.accelerator.unwrap_model(self.model), self.batch_form, self.packing, forward_only, self.accelerator
         )
-        self._proven = True
+        self._proven, self._verdict = True, verdict
         self._say(verdict)
+
+    def _prove_once(self) -> None:
+        """Before the first batch of a training, or of an evaluation without one."""
+        flattens = self.packing.packing or self.packing.padding_free or self.packing.eval_packing
+        if flattens and not self._proven and self.packing.isolation_check != "off" and self.batch_form.is_packed:
+            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model of a hyperparameter search gets the attention the first one got, and a proof of its own."""
+        model = super().call_model_init(trial)  # type: ignore[misc]
+        if hasattr(self, "batch_form") and self.batch_form.is_packed:
+            choose_batch_form(model, self.packing)
+            self._proven = False
+        return model
 
     def before_training(self) -> None:
         """Once the model is wrapped: prove that nothing leaks, take over the counters of a resumed run."""
-        needs_proof = self.packing.packing or self.packing.padding_free
-        if self.packing.isolation_check == "off" or self.batch_form.layout == "group":
-            needs_proof = False
-        if needs_proof and not self._proven:
-            self._prove(forward_only=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        self._prove_once()
         if self._resume_from is not None:
             state = load_run_state(self._resume_from, self.args.process_index, self.args.world_size, needed=False)
             if state is not None:
@@ -162,6 +183,8 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
     def save_run_state(self, checkpoint: Path) -> None:
         """Write what a resume needs beyond Trainer's own files; every rank its own."""
         state: dict[str, Any] = {"meter": self.meter.state_dict(), "global_step": self.state.global_step}
+        if self._schedule is not None:
+            state["schedule"] = self._schedule
         if self._stream is not None:
             state["stream"] = self._stream.state_dict()
         save_run_state(checkpoint, self.args.process_index, self.args.world_size, state)
@@ -189,7 +212,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
             collate=collate,
             capacity=self.packing.max_length if arranged.packed else None,
             pad_token_id=self._pad_token_id(),
-            position_ids_start=self.batch_form.position_ids_start,
+            position_ids_start=self.batch_form.filler_start,
             keep=keep,
             foreign=arranged.ready,
         )
@@ -217,7 +240,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
                     skipped = state["global_step"] * self.args.gradient_accumulation_steps
                     self._stream.load_state_dict(state["stream"], skipped_by_trainer=skipped)
             return stream_loader(self._stream, collate, self.args)
-        return train_loader(
+        loader = train_loader(
             arranged.agreed(self.accelerator),
             collate,
             self.args,
@@ -227,6 +250,14 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
             config=bare_model(self).config,
             grouped=self.batch_form.layout == "group",
         )
+        sampler = cast(PackBatchSampler, loader.batch_sampler)
+        self._schedule = {**sampler.schedule, "accumulation": self.args.gradient_accumulation_steps}
+        if self._resume_from is not None and not self.args.ignore_data_skip:
+            # Trainer skips by number alone; batch n has to hold what it held in the run that is resumed.
+            state = load_run_state(self._resume_from, self.args.process_index, self.args.world_size, needed=False)
+            if state is not None and "schedule" in state:
+                check_schedule(state["schedule"], self._schedule)
+        return loader
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         if isinstance(eval_dataset, str):

@@ -112,10 +112,13 @@ class TrainerParts:
         _stream: StreamBatches | None
         _eval_run: EvalRun | None
         _alarmed: bool
+        _verdict: str
+        is_world_process_zero: Any
         _step_counts: BatchCounts
         _micro_batch: MicroBatch | None
         compute_loss: Any
         _pad_token_id: Any
+        _prove_once: Any
 
 
 class CountsTokensSeen:

@@ -1,5 +1,4 @@
-"""Boundaries: no head token without a segment, no pads as documents, no repeated offset (001, 007, 012, 014-019, "
-"036)."""
+"""Boundaries: no head token without a segment, no pads as documents, no repeated offset (001, 007, 012, 014-019)."""
 
 import numpy as np
 import pytest

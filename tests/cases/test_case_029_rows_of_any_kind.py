@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.trainer_utils import RemoveColumnsCollator
 
-from hf_packing.data import PaddingFreeCollator
+from hf_packing.data import PackedDataset, PackedStream, PaddingFreeCollator, plan_dataset
 
 
 def test_case_029_packed_rows_keep_their_inner_starts():
@@ -68,3 +69,27 @@ def test_case_039_wrapped_by_the_trainers_column_remover():
     batch = wrapped(rows)
     assert sorted(batch) == ["input_ids", "labels", "position_ids"]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1]]
+
+
+@pytest.mark.parametrize("kind", ["plain stream", "PackedStream", "PackedDataset"])
+def test_case_039_in_a_plain_trainer_that_removes_columns(kind, tmp_path):
+    """Rows of packs come through with their seq_lengths, which Trainer's remover would take from a dict."""
+    rows = Dataset.from_list([{"input_ids": list(range(1, 3 + n % 5)), "source": "web"} for n in range(24)])
+    datasets = {
+        "plain stream": rows.to_iterable_dataset(),
+        "PackedStream": PackedStream(rows.to_iterable_dataset(), 12, buffer_size=4),
+        "PackedDataset": PackedDataset(rows, plan_dataset(rows, 12)),
+    }
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+    )
+    args = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=2, use_cpu=True, report_to=[]
+    )
+    assert args.remove_unused_columns
+    trainer = Trainer(model, args=args, train_dataset=datasets[kind], data_collator=PaddingFreeCollator())
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert sorted(batch) == ["input_ids", "labels", "position_ids"]
+    # Every sequence counts up from 1, so its positions are its ids less 1 wherever the boundaries are right.
+    assert batch["position_ids"].tolist() == (batch["input_ids"] - 1).tolist()
+    assert int((batch["position_ids"] == 0).sum()) >= (2 if kind == "plain stream" else 4)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.distributed import replay, scenarios
-from tests.distributed.ranks import call, run_ranks
+from tests.distributed.ranks import call, once, run_ranks
 
 
 TIMEOUT = 3
@@ -12,13 +12,16 @@ TIMEOUT = 3
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cases")
+    return once(tmp_path_factory, "many_ranks", run)
 
+
+def run(folder):
     def train(name, function=scenarios.train, alone=False, out=None, **settings):
         return name, call(function, alone=alone, out=str(folder / (out or name)), **settings)
 
     ten = {"kind": "single", "count": 10, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     twelve = {"kind": "single", "count": 12, "save_strategy": "steps", "save_steps": 1}
+    stopped = {"num_train_epochs": 1, "out": "098 stopped", "resume": True, **twelve}
     calls = dict(
         [
             train(
@@ -31,7 +34,9 @@ def results(tmp_path_factory):
             train("097", kind="single", count=7, per_device_train_batch_size=2, num_train_epochs=1),
             train("098", num_train_epochs=1, **twelve),
             train("098 stopped", num_train_epochs=1, stop_after=2, **twelve),
-            train("098 resumed", num_train_epochs=1, out="098 stopped", resume=True, **twelve),
+            train("098 resumed", **stopped),
+            train("098 other seed", scenarios.refused, seed=4, **stopped),
+            train("098 one rank", scenarios.refused, alone=True, **stopped),
             train("100", kind="single", count=17, gradient_accumulation_steps=4, num_train_epochs=2),
         ]
     )
@@ -74,6 +79,11 @@ def test_case_098_resume_trains_what_was_left(results):
     assert len(whole) == 6
     assert stopped == whole[:2]
     assert resumed == whole[2:]
+
+
+def test_case_098_a_schedule_that_is_built_differently_is_refused(results):
+    assert all("saved with seed 3 (now 4)" in message for message in results["098 other seed"])
+    assert "saved with num_replicas 2 (now 1)" in results["098 one rank"]
 
 
 def test_case_100_counts_are_what_ran(results):

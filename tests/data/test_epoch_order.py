@@ -26,7 +26,7 @@ def test_sort_by_cost_of_realistic_costs_is_nearly_exact():
 
 
 @pytest.mark.parametrize("sorts", [True, False])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     size=st.integers(0, 90),
     per_step=st.integers(1, 7),

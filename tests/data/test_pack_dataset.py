@@ -7,6 +7,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from hf_packing.data import PackedDataset, PackingTransform, dataset_lengths, pack_dataset, plan_dataset
+from hf_packing.data.packs import needs_64_bits
 from hf_packing.errors import PackingError
 from hf_packing.plan import plan_packs
 from tests.data.plain_packing import check_rows, prepare
@@ -171,7 +172,7 @@ def test_shares_of_missing_and_doubled_ends_are_reported(caplog):
 
 
 def test_64_bit_offsets_where_lists_need_them(stored, monkeypatch):
-    monkeypatch.setattr("hf_packing.data.packs._MOST_IN_32_BITS", 40)
+    monkeypatch.setitem(needs_64_bits.__globals__, "_MOST_IN_32_BITS", 40)
     packed, plan = pack_dataset(stored, 48, keep_in_memory=True, return_plan=True, desc=None)
     assert "LargeList" in str(packed.features["input_ids"])
     assert check_rows(list(packed), list(stored)) == plan.ledger.tokens_packed > 1000

@@ -154,3 +154,38 @@ def test_no_token_is_copied_when_it_is_opened(tmp_path):
     tracemalloc.stop()
     assert packed[0]["input_ids"].size == 2000
     assert peak < 100 * rows  # a few numbers a row; the tokens are 1,600 bytes a row
+
+
+@pytest.mark.parametrize("options", [{}, {"ensure_eos": 2, "mask_eos_loss": True}, {"isolate": False}])
+@pytest.mark.parametrize("overflow", ["truncate", "split"])
+@pytest.mark.parametrize("layout", ["flat", "rows"])
+def test_rows_collate_alike_looked_into_or_not(stored, options, overflow, layout):
+    """Untouched rows go straight into the batch; touched ones, dicts and lists go other ways to the same batch."""
+    packed = PackedDataset(stored, plan_dataset(stored, 30, overflow=overflow, **options), **options)
+    collate = PaddingFreeCollator(boundaries="explicit", layout=layout, facts=True, pad_to_multiple_of=8)
+    checked = 0
+    for start in range(0, len(packed), 7):
+        untouched = packed[start : start + 7]
+        touched = packed[start : start + 7]
+        assert [row["input_ids"].size for row in touched]
+        lists = [{name: values.tolist() for name, values in row.items()} for row in packed[start : start + 7]]
+        expected = collate(untouched)
+        for rows in (touched, [dict(row) for row in touched], lists, untouched[:1] + touched[1:]):
+            batch = collate(rows)
+            assert set(batch) == set(expected) and "weights" in batch
+            for name, values in expected.items():
+                same = np.allclose(batch[name], values) if name == "weights" else np.array_equal(batch[name], values)
+                assert same, name
+            assert batch.sequence_ids.tolist() == expected.sequence_ids.tolist()
+            checked += 1
+    assert checked > 12
+
+
+def test_a_row_can_be_changed_like_a_dict(stored):
+    packed = PackedDataset(stored, plan_dataset(stored, 64))
+    row = packed[0]
+    labels = row.pop("labels")
+    row["labels"] = np.full_like(labels, 7)
+    assert (PaddingFreeCollator()([row])["labels"] == 7).sum() == labels.size - row["seq_lengths"].size
+    assert "labels" in row and len(row) == len(dict(packed[0])) and "PackedRow({" in repr(row)
+    assert (packed[0]["labels"] == labels).all()

@@ -173,6 +173,22 @@ def test_loader_workers_share_the_rows(upstream):
         assert tokens == sorted(token for ids in whole for token in ids)
 
 
+def test_ranks_share_the_rows_and_resume():
+    seen = []
+    for rank in range(3):
+        whole = [content(row) for row in PackedStream(ROWS, 64, buffer_size=8, share=(rank, 3))]
+        seen += [number for row in whole for number in row["sequence_ids"]]
+        assert all(number % 3 == rank for row in whole for number in row["sequence_ids"])
+        first = PackedStream(ROWS, 64, buffer_size=8, share=(rank, 3))
+        given = [content(row) for row, _ in zip(first, range(4))]
+        second = PackedStream(ROWS, 64, buffer_size=8, share=(rank, 3))
+        second.load_state_dict(first.state_dict())
+        assert given + [content(row) for row in second] == whole[:4] + whole[5:]  # zip drew one more than it gave
+    assert sorted(seen) == [number for number, row in enumerate(ROWS) if len(row["input_ids"]) > 1]
+    with pytest.raises(PackingError, match=r"share=\(3, 3\)"):
+        PackedStream(ROWS, 64, share=(3, 3))
+
+
 def test_a_column_that_stops_fitting_is_left_out_and_said(caplog):
     rows = [{"input_ids": [1, 2], "tags": [5, 6]}, {"input_ids": [1, 2, 3], "tags": [5, 6]}]
     packed = list(PackedStream(rows, 8))

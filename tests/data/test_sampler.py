@@ -278,7 +278,7 @@ def test_a_state_of_another_schedule_is_refused(change):
 BUDGET = {"max_tokens": st.integers(60, 200)} | {k: v for k, v in SETTINGS.items() if k != "batch_size"}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(lengths=st.lists(st.integers(1, 60), max_size=70), **BUDGET)
 def test_token_budget_every_sequence_once_and_equal_steps_in_all_epochs(lengths, max_tokens, num_replicas, **options):
     steps = set()

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+from filelock import FileLock
+
 
 ROOT = Path(__file__).resolve().parents[2]
 HANG = 100
@@ -69,6 +72,20 @@ def run_ranks(*calls: Call, world_size: int = 2, timeout: float = HANG) -> list[
             os.killpg(process.pid, signal.SIGKILL)
             output = process.communicate()[0] + "\n(torchrun itself did not end)"
         return [collect(out, number, one, world_size, output) for number, one in enumerate(calls)]
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Any:
+    """`make(folder)`, run by one worker of pytest-xdist and read by the others, whose tests share a launch."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return make(factory.mktemp(name))
+    shared = factory.getbasetemp().parent
+    results = shared / f"{name}.pickle"
+    with FileLock(f"{results}.lock"):
+        if not results.exists():
+            folder = shared / name
+            folder.mkdir()
+            results.write_bytes(pickle.dumps(make(folder)))
+        return pickle.loads(results.read_bytes())
 
 
 def collect(out: Path, number: int, one: Call, world_size: int, output: str) -> Any:

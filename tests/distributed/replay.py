@@ -30,10 +30,10 @@ def replay(
     normalization: str = "token",
     evaluate: list[dict[str, list[int]]] | None = None,
     evaluate_after: tuple[int, ...] = (),
-) -> dict[str, list[Any]]:
-    """Loss and gradient of every step (sequences named by their first token), and eval_loss after some steps."""
+) -> dict[str, Any]:
+    """Loss and gradient of every step (sequences named by their first token), eval_loss after some steps, weights."""
     model = scenarios.build_model(family).train()
-    out: dict[str, list[Any]] = {"losses": [], "gradients": [], "evaluations": []}
+    out: dict[str, Any] = {"losses": [], "gradients": [], "evaluations": []}
     for number, names in enumerate(steps, start=1):
         chosen = [data[name - scenarios.FIRST] for name in names]
         by_sequence = normalization == "sequence"
@@ -52,6 +52,7 @@ def replay(
             if number in evaluate_after:
                 sums = [nll_sum(model, row).item() for row in evaluate]
                 out["evaluations"].append(sum(sums) / sum(map(targets, evaluate)))
+    out["weights"] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     return out
 
 

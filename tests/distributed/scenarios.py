@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from hf_packing import (
+    PackingError,
     PackingSFTConfig,
     PackingSFTTrainer,
     PackingTrainer,
@@ -161,7 +162,8 @@ class Record(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         grads = [p.grad.reshape(-1).double() for p in model.parameters() if p.grad is not None]
-        self.gradients.append(torch.cat(grads))
+        if grads:  # DeepSpeed keeps them elsewhere
+            self.gradients.append(torch.cat(grads))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # On disk, because a killed process returns nothing.
@@ -259,3 +261,12 @@ def train_with_different_plans(out: str, **settings: Any) -> dict[str, Any]:
 
     arrange.plan_dataset = other
     return train(out, **settings)
+
+
+def refused(out: str, **settings: Any) -> str:
+    """The message a run is refused with before it starts."""
+    try:
+        train(out, **settings)
+    except PackingError as error:
+        return str(error)
+    return "not refused"

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.distributed import replay, scenarios
-from tests.distributed.ranks import call, run_ranks
+from tests.distributed.ranks import call, once, run_ranks
 
 
 pytestmark = pytest.mark.slow
@@ -33,16 +33,16 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    calls = {
-        name: call(scenarios.train, out=str(folder / str(number)), count=COUNT, **(EVERY | run))
-        for number, (name, run) in enumerate(RUNS.items())
-    }
-    alone = call(
-        scenarios.train, alone=True, out=str(folder / "alone"), count=COUNT, **EVERY, gradient_accumulation_steps=50
-    )
-    found = dict(zip([*calls, "alone"], run_ranks(*calls.values(), alone)))
-    return found
+    def make(folder):
+        calls = {
+            name: call(scenarios.train, out=str(folder / str(number)), count=COUNT, **(EVERY | run))
+            for number, (name, run) in enumerate(RUNS.items())
+        }
+        whole = {"count": COUNT, **EVERY, "gradient_accumulation_steps": 50}
+        calls["alone"] = call(scenarios.train, alone=True, out=str(folder / "alone"), **whole)
+        return dict(zip(calls, run_ranks(*calls.values())))
+
+    return once(tmp_path_factory, "exactness", make)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.distributed import replay, scenarios
-from tests.distributed.ranks import call, run_ranks
+from tests.distributed.ranks import call, once, run_ranks
 
 
 pytestmark = pytest.mark.slow
@@ -44,9 +44,13 @@ def written_steps(folder: Path, rank: int) -> dict[int, list[list[int]]]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """For every run: its folder, the uninterrupted ranks, and those of the last resume."""
+    return once(tmp_path_factory, "resume", run_and_kill)
+
+
+def run_and_kill(folder):
     calls, folders = [], []
     for number, run in enumerate(RUNS.values()):
-        folders.append(tmp_path_factory.mktemp(f"run{number}"))
+        folders.append(folder / str(number))
         arguments = {**ALL, **run, "out": str(folders[-1] / "broken")}
         calls.append(call(scenarios.train, **(arguments | {"out": str(folders[-1] / "whole")})))
         calls += [

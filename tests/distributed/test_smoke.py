@@ -1,9 +1,10 @@
 """The two-rank claims in one quick launch: packs and a stream train what one process would. More are marked slow."""
 
 import pytest
+import torch
 
 from tests.distributed import replay, scenarios
-from tests.distributed.ranks import call, run_ranks
+from tests.distributed.ranks import call, once, run_ranks
 
 
 COUNT, EPOCHS, EVALUATED = 15, 2, 7
@@ -13,11 +14,14 @@ STREAM = {"kind": "stream", "shards": [4, 11], "gradient_accumulation_steps": 2,
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("smoke")
-    return run_ranks(
-        call(scenarios.train, out=str(folder / "packs"), count=COUNT, **PACKS),
-        call(scenarios.train, out=str(folder / "stream"), count=COUNT, **STREAM),
-    )
+    def make(folder):
+        return run_ranks(
+            call(scenarios.train, out=str(folder / "packs"), count=COUNT, **PACKS),
+            call(scenarios.train, out=str(folder / "stream"), count=COUNT, **STREAM),
+            call(scenarios.refused, out=str(folder / "apart"), use_cpu=False),
+        )
+
+    return once(tmp_path_factory, "smoke", make)
 
 
 def test_packs(results):
@@ -34,3 +38,8 @@ def test_stream(results):
     replay.check_ranks_agree(ranks)
     assert replay.check_passes(steps, COUNT) >= 1
     replay.check_against(ranks, replay.replay(steps, scenarios.rows(COUNT)))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU the processes are joined")
+def test_processes_that_are_not_joined_are_refused(results):
+    assert all("2 processes were launched" in message and "use_cpu=True" in message for message in results[2])

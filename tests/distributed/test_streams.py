@@ -3,7 +3,7 @@
 import pytest
 
 from tests.distributed import replay, scenarios
-from tests.distributed.ranks import call, run_ranks
+from tests.distributed.ranks import call, once, run_ranks
 
 
 pytestmark = pytest.mark.slow
@@ -29,14 +29,14 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("streams")
     base = {"kind": "stream", "count": COUNT, "max_steps": STEPS, "evaluate": EVALUATED}
     base |= {"eval_strategy": "steps", "eval_steps": STEPS}
-    calls = [
-        call(scenarios.train, out=str(folder / str(number)), **(base | run))
-        for number, run in enumerate(RUNS.values())
-    ]
-    return dict(zip(RUNS, run_ranks(*calls)))
+
+    def make(folder):
+        calls = [call(scenarios.train, out=str(folder / name), **(base | run)) for name, run in RUNS.items()]
+        return dict(zip(RUNS, run_ranks(*calls)))
+
+    return once(tmp_path_factory, "streams", make)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -42,3 +42,48 @@ def check_plan(plan, lengths, *, overflow="error", multiple_of=1, max_sequences=
     for array in (plan.sequence_ids, plan.starts, plan.lengths, plan.pack_offsets):
         assert str(array.dtype) == "int64"
     return plan.num_packs
+
+
+def fewest_packs(lengths, capacity, most):
+    """The optimum by exhaustive search; for a dozen sequences."""
+    lengths = sorted(lengths, reverse=True)
+    best = len(lengths)
+
+    def place(index, packs):
+        nonlocal best
+        if len(packs) >= best:
+            return
+        if index == len(lengths):
+            best = len(packs)
+            return
+        for alike in set(packs):
+            room, number = alike
+            if room >= lengths[index] and number < most:
+                rest = list(packs)
+                rest.remove(alike)
+                place(index + 1, [*rest, (room - lengths[index], number + 1)])
+        place(index + 1, [*packs, (capacity - lengths[index], 1)])
+
+    place(0, [])
+    return best
+
+
+def proven_packs(certificate):
+    """The bound a certificate proves, by a knapsack of its own over exact integers; None if it proves nothing."""
+    sizes, weights = certificate.sizes.tolist(), certificate.weights.tolist()
+    counts, most = certificate.counts.tolist(), certificate.max_sequences
+    if min(weights, default=0) < 0:
+        return None
+    rooms = range(certificate.capacity + 1)
+    layer = [0] * len(rooms)  # layer[room]: the most that fits into `room`
+    if most is None:
+        for room in rooms:
+            layer[room] = max([layer[room - s] + w for s, w in zip(sizes, weights) if s <= room], default=0)
+    for _ in range(most or 0):  # with one sequence more in every layer
+        layer = [
+            max([layer[room], *(layer[room - s] + w for s, w in zip(sizes, weights) if s <= room)]) for room in rooms
+        ]
+    if layer[-1] > certificate.pack_weight:
+        return None
+    total = sum(weight * count for weight, count in zip(weights, counts))
+    return certificate.own_packs - (-total // certificate.pack_weight)

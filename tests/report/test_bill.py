@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from datasets import Dataset, DatasetDict
 
 from hf_packing.errors import PackingError
 from hf_packing.report import padding_report
@@ -107,6 +108,28 @@ def test_no_tokens(lengths):
     assert bill.plan.num_packs == 0
     json.loads(bill.to_json())
     bill.to_text()
+
+
+def test_a_packed_dataset_is_counted_by_its_sequences():
+    rows = Dataset.from_dict({"input_ids": [[1] * 7, [2] * 5], "seq_lengths": [[4, 3], [5]]})
+    bill = padding_report(rows, max_length=8, batch_size=2)
+    assert (bill.sequences, bill.tokens, bill.findings) == (3, 12, None)
+
+
+def test_json_can_be_written(tmp_path):
+    bill = padding_report([5, 3, 4], max_length=8)
+    text = bill.to_json(tmp_path / "bill.json")
+    assert json.loads(text) == json.loads((tmp_path / "bill.json").read_text(encoding="utf-8")) == bill.to_dict()
+
+
+def test_datasets_that_have_to_be_narrowed_down_are_named():
+    rows = Dataset.from_dict({"input_ids": [[1, 2]]})
+    with pytest.raises(PackingError, match=r"splits \['test', 'train'\]; give one"):
+        padding_report(DatasetDict(train=rows, test=rows))
+    with pytest.raises(PackingError, match=r"streaming dataset has no end"):
+        padding_report(rows.to_iterable_dataset())
+    with pytest.raises(PackingError, match="no column 'tokens'"):
+        padding_report(rows, column="tokens")
 
 
 def test_bad_input_is_named():

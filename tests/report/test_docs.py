@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -21,6 +22,21 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
     names: dict[str, object] = {}
     for number, block in enumerate(blocks):
         exec(compile(block, f"{page}, block {number}", "exec"), names)
+
+
+def test_figures_of_the_page_are_those_of_the_benchmark():
+    """The table of layouts in packing.md is benchmarks/results/padding_bill.json, row by row."""
+    rows = json.loads((DOCS.parent / "benchmarks" / "results" / "padding_bill.json").read_text(encoding="utf-8"))[
+        "rows"
+    ]
+    table = re.findall(r"^\| [\w ,-]+ \| ([\d,]+) \| (.*) \|$", (DOCS / "packing.md").read_text("utf-8"), re.MULTILINE)
+    assert len(table) == len(rows) > 5
+    for (max_length, cells), row in zip(table, rows):
+        assert int(max_length.replace(",", "")) == row["max_length"]
+        shown = [cell.removesuffix(", proven").replace(">99.9", "100.0") for cell in cells.split(" | ")]
+        names = ("max", "batch", "grouped", "buckets 50", "sequential", "bfd", "optimal")
+        assert shown == [row[name] for name in names], row["set"]
+        assert row["gap"] == 0 and cells.endswith(", proven")
 
 
 def anchors(text: str) -> set[str]:

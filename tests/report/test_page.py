@@ -7,10 +7,15 @@ from html import unescape
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from hf_packing.report import padding_report
 
 from .browser import measure, screenshot
+
+
+# Chromium is installed where the slow tests run (.ci/run); `make test` on a fresh machine does without it.
+needs_browser = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +58,7 @@ def test_drawn_packs_are_packs_of_the_plan(bill, page):
         assert length == lengths[ids.tolist().index(sequence)]
 
 
+@needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_browser_shows_it_without_sideways_scroll(page, tmp_path, width):
     size = measure(page, tmp_path, width)
@@ -62,6 +68,7 @@ def test_browser_shows_it_without_sideways_scroll(page, tmp_path, width):
     assert size["smallest_letters"] >= 12  # readable: letters do not shrink with the width
 
 
+@needs_browser
 def test_screenshot_has_the_colours_of_the_drawing(page, tmp_path):
     image = tmp_path / "bill.png"
     screenshot(page, image, 390, 2400)
@@ -71,11 +78,28 @@ def test_screenshot_has_the_colours_of_the_drawing(page, tmp_path):
         assert colour in shades
 
 
+def test_page_of_a_dataset_says_what_its_tokens_show(tmp_path):
+    rows = Dataset.from_dict({"input_ids": [[5, 2], [5, 2], [6, 7]]})
+    bill = padding_report(rows, 8, eos_token_id=2)
+    text = unescape(bill.to_html(tmp_path / "bill.html").read_text(encoding="utf-8"))
+    assert len(bill.findings.lines()) == 3
+    for line in bill.findings.lines():
+        assert f"<li>{line}</li>" in text and line in bill.to_text()
+
+
 def test_empty_data_make_a_page(tmp_path):
     page = padding_report([], max_length=8).to_html(tmp_path / "empty.html")
     text = page.read_text(encoding="utf-8")
     assert "nothing to pack" in text and "<svg" not in text
-    assert measure(page, tmp_path, 390)["scroll_width"] <= 390
+
+
+@needs_browser
+@pytest.mark.parametrize("lengths", [[], [1], [10**9 + row for row in range(300)]], ids=["none", "one", "billions"])
+def test_browser_shows_odd_data_without_sideways_scroll(lengths, tmp_path):
+    bill = padding_report(lengths, max_length=2048, overflow="own_pack", strategies=("bfd",))
+    page = bill.to_html(tmp_path / "odd.html")
+    for width in (390, 961):  # the narrowest phone, and the narrowest desk that gets a table
+        assert measure(page, tmp_path, width)["scroll_width"] <= width
 
 
 @pytest.mark.parametrize(
