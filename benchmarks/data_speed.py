@@ -151,8 +151,8 @@ def speed(folder: Path) -> list[dict]:
         ("the same with offsets", explicit, True),
     ):
         rows.append(line(what, "Mtok/cpu s", rate(ours, collate, 200, 25, together) / 1e6, their_rate, True))
-    our_time = cpu_seconds(lambda: pack_dataset(dataset, MAX_LENGTH, strategy="bfd", desc=None, **FRESH), 5)
-    their_time = cpu_seconds(lambda: trl_pack_dataset(dataset, MAX_LENGTH, "bfd", map_kwargs=FRESH), 3)
+    our_time = cpu_seconds(lambda: pack_dataset(dataset, MAX_LENGTH, strategy="bfd", desc=None, **FRESH), 9)
+    their_time = cpu_seconds(lambda: trl_pack_dataset(dataset, MAX_LENGTH, "bfd", map_kwargs=FRESH), 5)
     rows.append(line("materialise", "Mtok/cpu s", tokens / our_time / 1e6, tokens / their_time / 1e6, True))
     rows.append(line("loader wait, 2 workers", "ms", loader_wait(dataset), None, False))
     return rows

@@ -73,5 +73,5 @@ def print_table(rows: list[dict]) -> None:
 
 def _text(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 100 else f"{value:,.0f}"
+        return f"{value:,.5g}" if abs(value) < 100 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -22,8 +22,8 @@ __all__ = ["pack_dataset"]
 
 _FORMAT = 1
 """Part of every cache key; to be raised when the same settings give other rows."""
-_TOKENS_A_BATCH = 1 << 21
-"""Tokens that are gathered and written together."""
+_TOKENS_A_BATCH = 1 << 19
+"""Tokens gathered and written together: arrays of this size are reused by the allocator, larger ones are not."""
 
 
 def pack_dataset(
@@ -80,7 +80,7 @@ def pack_dataset(
             the first is the one that is added.
         mask_eos_loss (`bool`, *optional*): the end token of a sequence is no target.
         isolate (`bool`, *optional*, defaults to `True`): False makes each pack one continuous text (one seq_length).
-        batch_size (`int`, *optional*): packs written together; by default about two million tokens.
+        batch_size (`int`, *optional*): packs written together; by default about half a million tokens.
         num_proc, desc, map_options: as in `datasets.Dataset.map` (`load_from_cache_file`, `cache_file_name`,
             `keep_in_memory`, `writer_batch_size`).
         return_plan (`bool`, *optional*): return `(packed, plan)`.

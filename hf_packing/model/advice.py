@@ -84,6 +84,7 @@ def advice_for(
         switch = f'attn_implementation="{NAME}"' if support.can_switch_attention else 'layout="rows"'
         text.append(f"But {support.attention} builds a mask of all tokens by all tokens; use {switch} for speed.")
     if support.max_pack_length is not None:
-        text.append(support.reasons[-1] if not support.dense_mask else "")
-        text.append(f"Keep packs within {support.max_pack_length} tokens.")
-    return " ".join(part for part in text if part)
+        text.append(
+            f"Keep packs within {support.max_pack_length} tokens: a longer sequence changes what its neighbours get."
+        )
+    return " ".join(text)

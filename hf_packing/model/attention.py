@@ -239,7 +239,7 @@ def _attend(
     else:
         dense = isinstance(attention_mask, torch.Tensor) or single
     if segments is not None and not dense:
-        return _packed(query, key, value, segments, window, dropout, scaling, arguments)
+        return _packed(query, key, value, segments.on(query.device), window, dropout, scaling, arguments)
     mask = attention_mask.dense_mask if isinstance(attention_mask, PackedMask) else attention_mask
     if segments is not None and not single:
         mask = _intersected(mask, segments, rows, length)

@@ -23,7 +23,7 @@ import torch
 from ..errors import PackingError
 from .attention import NAME
 from .probe import Probe
-from .unwrap import inner_model
+from .unwrap import inner_model, input_table
 
 
 __all__ = ["Measurement", "input_device", "measure"]
@@ -142,8 +142,7 @@ def _perturbation(run: Callable[[Probe], torch.Tensor], probe: Probe, vocabulary
 
 def _gradient_leak(model: torch.nn.Module, probe: Probe, device: torch.device) -> float:
     """Gradient of every other sequence's outputs with respect to the embeddings between, relative to their own."""
-    inner = inner_model(model)
-    table = inner.get_input_embeddings() if inner is not None else None
+    table = input_table(model)
     if table is None:
         return math.nan
     leaves: list[torch.Tensor] = []
@@ -158,7 +157,7 @@ def _gradient_leak(model: torch.nn.Module, probe: Probe, device: torch.device) -
             pieces = list(probe.split(_outputs(model, _call(model, probe.batch(device)), probe.ids.numel())))
             seen = probe.sequences[1::2]
             # Random weights: a plain sum of a softmax's or a norm's outputs can have no gradient at all.
-            total = sum((pieces[n] * torch.randn_like(pieces[n])).sum() for n in seen)
+            total = sum((pieces[n] * torch.randn(pieces[n].shape).to(pieces[n].device)).sum() for n in seen)
             assert isinstance(total, torch.Tensor)
             total.backward()
     finally:
@@ -236,7 +235,6 @@ def measure(model: torch.nn.Module, probe: Probe, vocabulary: torch.Tensor, forw
 
 
 def input_device(model: torch.nn.Module) -> torch.device:
-    inner = inner_model(model)
-    table = inner.get_input_embeddings() if inner is not None else None
+    table = input_table(model)
     parameters = [*(table.parameters() if table is not None else ()), *model.parameters()]
     return next((p.device for p in parameters if p.device.type != "meta"), torch.device("cpu"))

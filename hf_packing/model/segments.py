@@ -46,6 +46,17 @@ class Segments:
         return tuple(stop - start for start, stop in pairwise(offsets) if stop > start)
 
     @cached_property
+    def _copies(self) -> dict[torch.device, Segments]:
+        return {self.cu_seqlens.device: self}
+
+    def on(self, device: torch.device) -> Segments:
+        """The same segments with offsets on another device (layers spread over several); each copy is made once."""
+        if device not in self._copies:
+            moved = Segments(self.cu_seqlens.to(device), self.longest, self.row_starts_only)
+            self._copies[device] = moved
+        return self._copies[device]
+
+    @cached_property
     def strict_offsets(self) -> torch.Tensor:
         """The offsets without empty segments, int64: for kernels that read an empty one as an error."""
         offsets = self.cu_seqlens.long()

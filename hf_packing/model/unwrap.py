@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 
-__all__ = ["inner_model", "is_sharded", "prompt_learning", "without_ddp"]
+__all__ = ["inner_model", "input_table", "is_sharded", "prompt_learning", "without_ddp"]
 
 
 def without_ddp(model: torch.nn.Module) -> torch.nn.Module:
@@ -23,6 +23,15 @@ def inner_model(model: torch.nn.Module) -> PreTrainedModel | None:
         if isinstance(module, PreTrainedModel):
             return module
     return None
+
+
+def input_table(model: torch.nn.Module) -> torch.nn.Module | None:
+    """The module that turns token ids into embeddings, or None where the model does not tell."""
+    inner = inner_model(model)
+    try:
+        return inner.get_input_embeddings() if inner is not None else None
+    except NotImplementedError:
+        return None
 
 
 def prompt_learning(model: torch.nn.Module) -> str | None:

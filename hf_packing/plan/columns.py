@@ -98,7 +98,7 @@ class ColumnSearch:
     def __init__(self, sizes: LengthHistogram, capacity: int, max_sequences: int | None, budget: Budget) -> None:
         self.sizes, self.capacity, self.max_sequences, self.budget = sizes, capacity, max_sequences, budget
         # Sizes over the capacity are prices at which no pack is worth more than 1: they bound by ⌈T / L⌉.
-        self.prices = sizes.sizes / capacity
+        self.prices = np.where(sizes.counts > 0, sizes.sizes / capacity, 0.0)
         self.bound = float(sizes.counts @ self.prices)
 
     def run(self, columns: Iterable[Column], enough: int, rounds: int = ROUNDS) -> LinearSolution | None:

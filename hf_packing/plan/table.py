@@ -110,20 +110,21 @@ def fill_from_table(
     packed_sizes = np.empty_like(packed)
     cursor = dict(group_starts)
     sizes, counts, entry_offsets = table.sizes.tolist(), table.counts.tolist(), table.offsets.tolist()
-    begin = 0
+    size_rows = np.repeat(table.sizes, table.counts)  # the sizes in one pack of each pattern, end to end
+    begin = row = 0
     # One strided copy an entry. For two packs [a b b] the block of packed is [[a0 b0 b1], [a1 b2 b3]]: column 0 takes
     # two sequences of size a, columns 1:3 take four of size b, row by row.
     for k, (times, pack_size) in enumerate(zip(table.multiplicity.tolist(), pack_sizes.tolist())):
         end = begin + times * pack_size
         block = packed[begin:end].reshape(times, pack_size)
-        size_block = packed_sizes[begin:end].reshape(times, pack_size)
+        packed_sizes[begin:end].reshape(times, pack_size)[:] = size_rows[row : row + pack_size]
+        row += pack_size
         column = 0
         for e in range(entry_offsets[k], entry_offsets[k + 1]):
             count = counts[e]
             first = cursor[sizes[e]]
             last = cursor[sizes[e]] = first + times * count
             block[:, column : column + count] = order[first:last].reshape(times, count)
-            size_block[:, column : column + count] = sizes[e]
             column += count
         begin = end
     return packed, offsets, packed_sizes
