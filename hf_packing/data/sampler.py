@@ -54,7 +54,7 @@ class PackBatchSampler(Sampler[list[int]]):
     Every unit comes once an epoch, on one rank. Where the units do not fill the last step, its batches are smaller on
     every rank alike, and a rank for which nothing is left gets an empty batch `[]`: the trainers' collator turns it
     into a filler micro-batch without targets. All ranks compute the same schedule from the seed, without
-    communication.
+    communication. A loader over it is used as it is: `accelerator.prepare` would share it out a second time.
 
     Args:
         lengths_or_plan: a `PackPlan`; or one length a sequence (1-D integers); or a list of lengths a pack
