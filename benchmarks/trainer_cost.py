@@ -85,7 +85,7 @@ def ours(out: str, attention: str) -> SFTTrainer:
 
 
 def theirs(out: str) -> SFTTrainer:
-    """TRL on the same packs: packing=True would pack them again, so only its flattening collator is asked for."""
+    """TRL on the same packs: with packing=True it would pack them again, so it only flattens them."""
     args = SFTConfig(**{**settings(out), "max_length": None}, packing=False, padding_free=True)
     return SFTTrainer(model(), args, train_dataset=packs(), processing_class=tokenizer())
 

@@ -88,6 +88,19 @@ class BatchFacts:
         """Weight of each target when every sequence weighs the same, as `sequence_weights` gives it."""
         return sequence_weights(labels, self.starts, self.lengths, self.sequence_targets, shifts)
 
+    def mean_losses(self, per_token: torch.Tensor, labels: torch.Tensor, shifts: bool) -> list[float]:
+        """Loss of each sequence over its targets in this batch, NaN where it has none."""
+        # In line with the labels: [12, 13, -100] predicted behind a first slot become [-, 12, 13, -100].
+        per_token = torch.nn.functional.pad(per_token, (int(shifts), 0)).reshape(-1).cpu()
+        is_target = labels.cpu() != IGNORE_INDEX
+        if shifts:
+            is_target[..., 0] = False  # nothing predicts the first slot of a row, whatever its label
+        flat, losses = is_target.reshape(-1), []
+        for start, length in zip(self.starts.tolist(), self.lengths.tolist()):
+            targets = int(flat[start : start + length].sum())
+            losses.append(float(per_token[start : start + length].sum()) / targets if targets else float("nan"))
+        return losses
+
     def count(self, labels: torch.Tensor | None, normalization: str, shifts: bool) -> BatchCounts:
         """The counts of this batch; a batch of filler alone has none but its slots."""
         targets = 0 if labels is None else count_targets(labels, shifts)

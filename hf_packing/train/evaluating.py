@@ -11,6 +11,7 @@ from transformers.trainer_utils import EvalLoopOutput, denumpify_detensorize
 
 from .batches import BatchFacts
 from .evaluation import EvalRun
+from .loss import nll_from_logits
 from .upstream import TrainerParts
 
 
@@ -99,7 +100,10 @@ class EvaluatingMixin(TrainerParts):
         counts = facts.count(labels, "token", self._shifts)
         run.add(counts, loss)
         if collect:
+            losses = None
+            if "loss" in self.args.include_for_metrics:
+                losses = facts.mean_losses(nll_from_logits(logits, labels, self._shifts), labels, self._shifts)
             if self.preprocess_logits_for_metrics is not None:
                 logits = self.preprocess_logits_for_metrics(logits, labels)
-            run.add_predictions(facts, logits, labels, inputs["input_ids"])
+            run.add_predictions(facts, logits, labels, inputs["input_ids"], losses)
         return (loss if counts.targets else torch.zeros_like(loss)), None, None

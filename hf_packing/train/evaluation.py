@@ -30,6 +30,8 @@ class SequencePrediction:
     predictions: tuple[NDArray[Any], ...]
     labels: NDArray[np.int64]
     input_ids: NDArray[np.int64]
+    loss: float | None = None
+    """Mean over the targets, where it was asked for."""
 
 
 class EvalRun:
@@ -58,8 +60,15 @@ class EvalRun:
         if counts.targets:
             self.losses.add(loss=loss.detach() * counts.targets)
 
-    def add_predictions(self, facts: BatchFacts, outputs: Any, labels: torch.Tensor, input_ids: torch.Tensor) -> None:
-        """Unpack what the model said about a batch."""
+    def add_predictions(
+        self,
+        facts: BatchFacts,
+        outputs: Any,
+        labels: torch.Tensor,
+        input_ids: torch.Tensor,
+        losses: list[float] | None = None,
+    ) -> None:
+        """Unpack what the model said about a batch; `losses` are those of its sequences."""
         values = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         for value in values:
             if not torch.is_tensor(value) or value.shape[:2] != labels.shape:
@@ -72,8 +81,8 @@ class EvalRun:
         flat = [value.detach().reshape(-1, *value.shape[2:]).cpu() for value in values]
         labels, input_ids = labels.reshape(-1).cpu(), input_ids.reshape(-1).cpu()
         batch = []
-        for start, length, sequence_id in zip(
-            facts.starts.tolist(), facts.lengths.tolist(), facts.sequence_ids.tolist()
+        for number, (start, length, sequence_id) in enumerate(
+            zip(facts.starts.tolist(), facts.lengths.tolist(), facts.sequence_ids.tolist())
         ):
             here = slice(start, start + length)
             batch.append(
@@ -82,6 +91,7 @@ class EvalRun:
                     predictions=tuple(_to_numpy(value[here]) for value in flat),
                     labels=labels[here].numpy(),
                     input_ids=input_ids[here].numpy(),
+                    loss=losses[number] if losses is not None else None,
                 )
             )
         if self.keep:
@@ -117,6 +127,7 @@ class EvalRun:
             predictions=predictions[0] if parts == 1 else predictions,
             label_ids=_stack([one.labels for one in sequences], width),
             inputs=_stack([one.input_ids for one in sequences], width) if self._with_inputs else None,
+            losses=np.array([one.loss for one in sequences]) if sequences and sequences[0].loss is not None else None,
         )
 
 

@@ -71,6 +71,11 @@ class InOrderBatchSampler(Sampler[list[int]]):
             start = (step * self.num_replicas + self.rank) * self.batch_size
             yield list(range(min(start, self.size), min(start + self.batch_size, self.size)))
 
+    @property
+    def schedule(self) -> dict[str, Any]:
+        """Everything that decides which batch comes when, except the rank; JSON-able."""
+        return {"rows_in_order": self.size, "batch_size": self.batch_size, "num_replicas": self.num_replicas}
+
 
 class PackingDataLoader(DataLoader):
     """A DataLoader over packs (or sequences) with a batch sampler of its own.

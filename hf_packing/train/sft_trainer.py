@@ -71,8 +71,9 @@ class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
                 "does not build. Set packing=False and train with trl.SFTTrainer."
             )
         self._set_up_packing(data_collator)
-        if self.label_smoother is not None:
-            self._say("label smoothing needs the full logits, so the fused head is not used")
+        for name, given in (("label smoothing", self.label_smoother), ("compute_loss_func", self.compute_loss_func)):
+            if given is not None:
+                self._say(f"{name} needs the full logits, so the fused head is not used")
 
     @property
     def _rows_are_ready(self) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
-from ..data.sampler import PackBatchSampler, check_schedule
+from ..data.sampler import check_schedule
 from ..errors import PackingError
 from .arrange import Arranged, arrange
 from .batches import TrainerCollator
@@ -250,7 +250,7 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
             config=bare_model(self).config,
             grouped=self.batch_form.layout == "group",
         )
-        sampler = cast(PackBatchSampler, loader.batch_sampler)
+        sampler: Any = loader.batch_sampler
         self._schedule = {**sampler.schedule, "accumulation": self.args.gradient_accumulation_steps}
         if self._resume_from is not None and not self.args.ignore_data_skip:
             # Trainer skips by number alone; batch n has to hold what it held in the run that is resumed.

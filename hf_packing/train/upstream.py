@@ -49,14 +49,22 @@ def forward_names(trainer: Any) -> frozenset[str]:
     return frozenset(inspect.signature(bare_model(trainer).forward).parameters)
 
 
+_ALIGNED_HEADS = ("MaskedLM", "ForPreTraining", "TokenClassification")
+"""Parts of the names of heads whose slot t predicts token t."""
+
+
 def loss_shifts_labels(trainer: Any) -> bool:
     """Whether slot t of the model's output predicts token t + 1 (causal), and not token t (masked language models).
 
-    Read from `Trainer._loss_shifts_labels`, which knows the library's own loss functions; a causal model with a loss
-    of its own is told by the name of its class.
+    `Trainer._loss_shifts_labels` knows the models that use the library's own loss. Of the others, and of classes that
+    users derive under names of their own, a model is causal unless it descends from a head that is known not to be.
     """
-    name = type(bare_model(trainer)).__name__
-    return trainer._loss_shifts_labels or any(part in name for part in ("CausalLM", "LMHead"))
+    model = bare_model(trainer)
+    if trainer._loss_shifts_labels:
+        return True
+    names = [cls.__name__ for cls in type(model).__mro__]
+    aligned = any(part in name for name in names for part in _ALIGNED_HEADS)
+    return not (aligned or getattr(model.config, "is_encoder_decoder", False))
 
 
 def tokenize_with_trl(

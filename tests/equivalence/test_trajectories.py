@@ -6,10 +6,20 @@ import math
 
 import pytest
 import torch
+from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from transformers import Trainer
 
-from hf_packing import PackingSFTConfig, PackingSFTTrainer, PackingTrainer, PackingTrainingArguments
+from hf_packing import (
+    PackedDataset,
+    PackedStream,
+    PackingSFTConfig,
+    PackingSFTTrainer,
+    PackingTrainer,
+    PackingTrainingArguments,
+    pack_dataset,
+)
+from hf_packing.data import plan_dataset
 from tests.equivalence import trajectory as t
 
 
@@ -29,11 +39,8 @@ def run(tmp_path, trainer="plain", model=None, rows=None, micro=2, trainer_class
         kwargs = {"processing_class": t.tokenizer()}
         extra.setdefault("packing", True)
     args = config(**t.settings(str(tmp_path), num_train_epochs=STEPS, per_device_train_batch_size=micro, **extra))
-    from datasets import Dataset
-
-    built = cls(
-        model, args, train_dataset=Dataset.from_list(rows), callbacks=[record], **kwargs, **(trainer_kwargs or {})
-    )
+    rows = Dataset.from_list(rows) if isinstance(rows, list) else rows
+    built = cls(model, args, train_dataset=rows, callbacks=[record], **kwargs, **(trainer_kwargs or {}))
     if "gradient_accumulation_steps" not in extra:
         built.args.gradient_accumulation_steps = len(built.get_train_dataloader())
     built.train()
@@ -60,6 +67,24 @@ def test_micro_batches_and_accumulation(tmp_path, trainer, micro):
 def test_strategies(tmp_path, trainer, strategy):
     expected = t.reference(t.build(), t.sequences(), STEPS)
     check(run(tmp_path, trainer, packing_strategy=strategy), expected)
+
+
+@pytest.mark.parametrize("trainer", ["plain", "sft"])
+@pytest.mark.parametrize("form", ["packed", "lazy", "stream", "stream of packs", "workers", "few a pack"])
+def test_forms_of_data(tmp_path, trainer, form):
+    rows = Dataset.from_list(t.sequences())
+    forms = {
+        "packed": lambda: pack_dataset(rows, max_length=48),
+        "lazy": lambda: PackedDataset(rows, plan_dataset(rows, 48, strategy="optimal")),
+        "stream": lambda: rows.to_iterable_dataset(),
+        "stream of packs": lambda: PackedStream(rows, 48, buffer_size=4),
+    }
+    given = {"workers": {"dataloader_num_workers": 1}, "few a pack": {"max_sequences_per_pack": 2}}.get(form, {})
+    if "stream" in form:
+        # More micro-batches than a pass holds: the rest of the window is filler, and a step is a pass.
+        given = {"max_steps": STEPS, "gradient_accumulation_steps": 12}
+    data = forms[form]() if form in forms else t.sequences()
+    check(run(tmp_path, trainer, rows=data, **given), t.reference(t.build(), t.sequences(), STEPS))
 
 
 @pytest.mark.parametrize("trainer", ["plain", "sft"])
@@ -247,8 +272,6 @@ def test_incomplete_last_window(tmp_path, trainer):
     kwargs = {} if trainer == "plain" else {"processing_class": t.tokenizer()}
     extra = {"learning_rate": 0.0, "max_length": 15, "packing": True, "gradient_accumulation_steps": 2}
     args = config(**t.settings(str(tmp_path), num_train_epochs=1, per_device_train_batch_size=1, **extra))
-    from datasets import Dataset
-
     built = cls(t.build(), args, train_dataset=Dataset.from_list(rows), callbacks=[record], **kwargs)
     order = [index for batch in built.get_train_dataloader().batch_sampler for index in batch]
     built.train()

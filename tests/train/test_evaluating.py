@@ -116,7 +116,7 @@ class Metrics:
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
-@pytest.mark.parametrize("eval_packing", [True, False])
+@pytest.mark.parametrize("eval_packing", [True, False, None])
 def test_compute_metrics_sees_sequences_in_dataset_order(tmp_path, kind, eval_packing):
     metrics = Metrics()
     found = evaluate(
@@ -125,12 +125,15 @@ def test_compute_metrics_sees_sequences_in_dataset_order(tmp_path, kind, eval_pa
         compute_metrics=metrics,
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
         eval_packing=eval_packing,
+        packing=eval_packing is not None,  # without either, rows come from TRL's collator
         per_device_eval_batch_size=2,
-        include_for_metrics=["inputs"],
+        include_for_metrics=["inputs", "loss"],
     )
     assert found["eval_sequences"] == len(EVALUATED)
     (prediction,) = metrics.seen
     model = trajectory.build().eval()
+    alone = [tiny.nll(model, [row])[0] / trajectory.targets(row) for row in EVALUATED]
+    assert prediction.losses.tolist() == pytest.approx(alone, rel=1e-5)
     for row, labels, ids, predicted in zip(EVALUATED, prediction.label_ids, prediction.inputs, prediction.predictions):
         length = len(row["input_ids"])
         assert ids[:length].tolist() == row["input_ids"]

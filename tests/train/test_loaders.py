@@ -111,6 +111,19 @@ def test_batches_stay_on_the_cpu_and_keep_to_the_token_budget(tmp_path):
     assert sum(sizes) == sum(trajectory.LENGTHS) and max(sizes) <= 40 and len(sizes) < len(trajectory.LENGTHS)
 
 
+@pytest.mark.parametrize("kind", tiny.KINDS)
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_order_of_the_dataset_on_request(tmp_path, kind, packing):
+    rows = tiny.words(10, 9, 8, 7)
+    made = tiny.make(
+        kind, tmp_path, rows, max_length=10, packing=packing, train_sampling_strategy="sequential", learning_rate=0.0
+    )
+    made.train()
+    alone = [tiny.nll(trajectory.build(), [row])[0] / trajectory.targets(row) for row in rows]
+    order = [0, 1, 2, 3] if not packing else made.train_dataset.plan.sequence_ids.tolist()
+    assert tiny.logs(made, "loss") == pytest.approx([alone[number] for number in order], rel=1e-6)
+
+
 def test_grouping_by_length_says_that_it_does_nothing_for_packs(tmp_path, caplog):
     trainer = tiny.make("plain", tmp_path, train_sampling_strategy="group_by_length")
     trainer.get_train_dataloader()

@@ -87,11 +87,16 @@ def test_nor_in_evaluation(tmp_path):
     assert 0 < watch.largest <= LOGITS / 4
 
 
-def test_the_watch_sees_full_logits(tmp_path, capsys):
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["label smoothing", "compute_loss_func"])
+def test_the_watch_sees_full_logits(tmp_path, capsys, name):
     """Guards the tests above: where the full logits are needed they are seen, and the log says so."""
-    watch = watched_step(ours(tmp_path, label_smoothing_factor=0.1))
+    given = {"label_smoothing_factor": 0.1}
+    if name == "compute_loss_func":
+        given = {"compute_loss_func": lambda outputs, labels, num_items_in_batch: outputs["logits"].mean()}
+    watch = watched_step(ours(tmp_path, **given))
     assert watch.largest >= LOGITS
-    assert "label smoothing needs the full logits" in capsys.readouterr().out
+    assert f"{name} needs the full logits, so the fused head is not used" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

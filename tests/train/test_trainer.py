@@ -237,6 +237,17 @@ def test_bf16_autocast(tmp_path, kind):
     assert trajectory.distance(packed, exact)["gradient"] < 0.03
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="GradScaler needs a GPU; no CPU runs fp16 autocast")
+def test_fp16_autocast_on_a_gpu(tmp_path):
+    """float32 weights under fp16 autocast with a scaler, as on a T4."""
+    made = tiny.make("sft", tmp_path, fp16=True, use_cpu=False, gradient_accumulation_steps=50, learning_rate=0.0)
+    made.train()
+    exact = trajectory.reference(trajectory.build(), trajectory.sequences(), 1)
+    assert all(p.dtype == torch.float32 for p in made.model.parameters())
+    assert tiny.logs(made, "loss")[0] == pytest.approx(exact.losses[0], rel=2e-3)
+
+
 def test_lora_from_a_config(tmp_path):
     made = tiny.make("sft", tmp_path, peft_config=LoraConfig(r=2, target_modules=["q_proj"]))
     made.train()
