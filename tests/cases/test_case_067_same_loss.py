@@ -112,13 +112,12 @@ def test_case_089_tokens_weigh_the_same_in_any_plan(tmp_path):
     """Four sequences in packs of three and one, of one and three, of two and two: one training and one eval loss."""
     rows = Dataset.from_list(tiny.words(4, 6, 5, 3))
     total, targets = tiny.nll(trajectory.build(), rows.to_list())
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
+    for order, size in (([0, 1, 2, 3], 1), ([3, 2, 1, 0], 2), ([1, 3, 0, 2], 1)):
         packs = pack_dataset(rows.select(order), max_length=15, strategy="sequential")
-        for size in (1, 2):
-            made = tiny.make(
-                "plain", tmp_path, packs, max_length=15, per_device_train_batch_size=size, eval_dataset=packs,
-                gradient_accumulation_steps=8, per_device_eval_batch_size=size, learning_rate=0.0,
-            )  # fmt: skip
-            made.train()
-            assert tiny.logs(made, "loss")[0] == pytest.approx(total / targets, rel=1e-6)
-            assert made.evaluate()["eval_loss"] == pytest.approx(total / targets, rel=1e-6)
+        made = tiny.make(
+            "plain", tmp_path, packs, max_length=15, per_device_train_batch_size=size, eval_dataset=packs,
+            gradient_accumulation_steps=2, per_device_eval_batch_size=size, learning_rate=0.0,
+        )  # fmt: skip
+        made.train()
+        assert tiny.logs(made, "loss") == [pytest.approx(total / targets, rel=1e-6)]
+        assert made.evaluate()["eval_loss"] == pytest.approx(total / targets, rel=1e-6)

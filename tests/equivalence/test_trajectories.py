@@ -24,6 +24,8 @@ from tests.equivalence import trajectory as t
 
 
 STEPS = 3
+SLOW_SFT = pytest.param("sft", marks=pytest.mark.slow)
+"""Where the other trainer goes through the same code of this package, it is left to the longer suite."""
 
 
 def run(tmp_path, trainer="plain", model=None, rows=None, micro=2, trainer_class=None, trainer_kwargs=None, **extra):
@@ -62,14 +64,14 @@ def test_micro_batches_and_accumulation(tmp_path, trainer, micro):
     check(run(tmp_path, trainer, model, micro=micro), t.reference(t.build(), t.sequences(), STEPS))
 
 
-@pytest.mark.parametrize("trainer", ["plain", "sft"])
+@pytest.mark.parametrize("trainer", ["plain", SLOW_SFT])
 @pytest.mark.parametrize("strategy", ["bfd", "optimal", "stream", "sequential"])
 def test_strategies(tmp_path, trainer, strategy):
     expected = t.reference(t.build(), t.sequences(), STEPS)
     check(run(tmp_path, trainer, packing_strategy=strategy), expected)
 
 
-@pytest.mark.parametrize("trainer", ["plain", "sft"])
+@pytest.mark.parametrize("trainer", ["plain", SLOW_SFT])
 @pytest.mark.parametrize("form", ["packed", "lazy", "stream", "stream of packs", "workers", "few a pack"])
 def test_forms_of_data(tmp_path, trainer, form):
     rows = Dataset.from_list(t.sequences())
@@ -146,7 +148,7 @@ def test_double_precision_is_exact_to_rounding(tmp_path, micro, strategy):
     check(found, expected, gradient=1e-12, loss=1e-12)
 
 
-@pytest.mark.parametrize("trainer", ["plain", "sft"])
+@pytest.mark.parametrize("trainer", ["plain", SLOW_SFT])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_gradient_checkpointing(tmp_path, trainer, reentrant):
     expected = t.reference(t.build(), t.sequences(), STEPS)

@@ -22,9 +22,9 @@ LOGITS = (TOKENS - 1) * VOCABULARY
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    """The fused head's tiles are larger than a whole test; here they are 16 tokens by 64 words."""
-    monkeypatch.setattr(trl_utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 64)
-    monkeypatch.setattr(chunked_logprob, "TOKEN_CHUNK_SIZE", 16)
+    """The fused head's tiles are larger than a whole test; here they are 64 tokens by 512 words."""
+    monkeypatch.setattr(trl_utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 512)
+    monkeypatch.setattr(chunked_logprob, "TOKEN_CHUNK_SIZE", 64)
 
 
 def build():
