@@ -100,9 +100,12 @@ def _model(family: str, attention: str) -> torch.nn.Module:
         return build(family, attention)
     try:
         model = build(family, "packed_varlen")
-        if not inspect_model(model).can_switch_attention:
-            model = build(family, "eager")
-    except (KeyError, ValueError):
+        usable = inspect_model(model).can_switch_attention
+        with torch.no_grad():
+            model(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False)
+    except (KeyError, ValueError):  # not offered, or the family's attention needs what packed_varlen refuses
+        usable = False
+    if not usable:
         model = build(family, "eager")
     restart_state(model)
     return model

@@ -107,3 +107,13 @@ def test_links_lead_somewhere():
     links = re.findall(r"\]\(([\w./-]+)\)", README)
     assert len(links) > 10
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_figures_are_those_of_the_results():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        from readme_figures import figures
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+    shown = re.search(r"<!-- figures.*?-->\n(.*?)\n<!-- end of figures -->", README, re.DOTALL)
+    assert shown and shown[1] == figures(), "run: python benchmarks/readme_figures.py"

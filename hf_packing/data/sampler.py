@@ -10,6 +10,7 @@ Every rank computes the steps of all ranks and keeps its own batches, so that no
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,8 @@ from .token_budget import fill_batches, group_batches, split_batches
 
 
 __all__ = ["PackBatchSampler", "check_schedule"]
+
+logger = logging.getLogger(__name__)
 
 Balance = Literal["attention", "length"] | None
 
@@ -51,7 +54,7 @@ class PackBatchSampler(Sampler[list[int]]):
     Every unit comes once an epoch, on one rank. Where the units do not fill the last step, its batches are smaller on
     every rank alike, and a rank for which nothing is left gets an empty batch `[]`: the trainers' collator turns it
     into a filler micro-batch without targets. All ranks compute the same schedule from the seed, without
-    communication.
+    communication. A loader over it is used as it is: `accelerator.prepare` would share it out a second time.
 
     Args:
         lengths_or_plan: a `PackPlan`; or one length a sequence (1-D integers); or a list of lengths a pack
@@ -133,6 +136,12 @@ class PackBatchSampler(Sampler[list[int]]):
         self._sorts = balance == "length" or (balance == "attention" and num_replicas > 1)
         self._units = self._read_units()
         self._full_steps, self._left_over = divmod(self._units.costs.size, (batch_size or 1) * num_replicas)
+        if drop_last and self._left_over and rank == 0:
+            logger.warning(
+                "drop_last leaves out %s of %s packs (or batches) in every epoch, others each time.",
+                self._left_over,
+                self._units.costs.size,
+            )
 
     def __len__(self) -> int:
         """Batches of one epoch on every rank; the same in every epoch."""

@@ -32,7 +32,7 @@ Layout = Literal["flat", "rows"]
 DENSE = ("eager", "sdpa")
 
 STATEFUL = re.compile(
-    r"Mamba|SSM|Rwkv|RWKV|DeltaNet|DeltaAttention|GatedDelta|LightningAttention|LinearAttention|ShortConv|Recurrent"
+    r"Mamba|SSM|Rwkv|RWKV|DeltaNet|DeltaAttention|GatedDelta|LightningAttention|LinearAttention|ShortConv|Recurrent|xLSTMLayer"
 )
 """Class names of modules that carry a state from token to token; convolutions are found by their type."""
 

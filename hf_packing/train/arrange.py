@@ -28,7 +28,7 @@ from .batches import PaddedCollator
 from .config import PackingSettings
 from .proof import BatchForm
 from .ranks import Ranks
-from .share import share_of
+from .share import Resumable, share_of
 
 
 __all__ = ["Arranged", "arrange"]
@@ -285,7 +285,8 @@ def _arrange_stream(
         return Arranged(dataset=share, lengths=(), packed=True, padding_free=True, is_stream=True)
     padding_free = packed or settings.padding_free
     if ready or not (padding_free or shifts):
-        return Arranged(dataset=share, lengths=(), packed=False, padding_free=False, ready=ready, is_stream=True)
+        rows = Resumable(share)
+        return Arranged(dataset=rows, lengths=(), packed=False, padding_free=False, ready=ready, is_stream=True)
     if settings.max_length is None:
         raise PackingError("max_length=None: a stream of unknown lengths needs the longest sequence to train on.")
     stream = PackedStream(

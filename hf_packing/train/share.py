@@ -1,4 +1,4 @@
-"""One rank's share of a stream."""
+"""One rank's share of a stream, and its place in it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Any
 from datasets import IterableDataset
 from datasets.distributed import split_dataset_by_node
 
+from ..data.upstream import Upstream
 from .ranks import Ranks
 
 
-__all__ = ["EveryNth", "share_of"]
+__all__ = ["EveryNth", "Resumable", "share_of"]
 
 
 def share_of(stream: Any, ranks: Ranks) -> Any:
     """Shards where the stream has enough of them, every n-th row otherwise; the stream itself for one rank."""
     if isinstance(stream, IterableDataset):
         return split_dataset_by_node(stream, rank=ranks.rank, world_size=ranks.count)
-    return stream if ranks.count == 1 else EveryNth(stream, ranks.rank, ranks.count)
+    if ranks.count == 1:
+        return stream
+    # EveryNth has a state because its rows have one; Upstream would take it at its word.
+    rows = stream if hasattr(stream, "state_dict") else Resumable(stream)
+    return EveryNth(rows, ranks.rank, ranks.count)
 
 
 class EveryNth:
@@ -52,3 +57,34 @@ class EveryNth:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._taken = state["taken"]
         self.rows.load_state_dict(state["rows"])
+
+
+class Resumable:
+    """Rows as they come, with a place to return to where the stream has none of its own.
+
+    A shuffle buffer of `datasets` loses what waits in it when its own state is loaded, and a plain iterable has no
+    state; both are read again up to the place. Passes, epochs and states as in [`PackedStream`].
+
+    Example:
+        >>> rows = Resumable([1, 2, 3])
+        >>> given = iter(rows)
+        >>> state = [next(given), rows.state_dict()][1]
+        >>> rows.load_state_dict(state)
+        >>> list(rows), list(rows)
+        ([2, 3], [1, 2, 3])
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self._upstream = Upstream(rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (row for _, row in self._upstream)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._upstream.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._upstream.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._upstream.load_state_dict(state)

@@ -195,7 +195,7 @@ def test_heaviest_first(balance):
     assert sorted(lengths[unit] for rank in later for unit in rank[0]) != first
 
 
-def test_drop_last_leaves_out_other_units_each_epoch():
+def test_drop_last_leaves_out_other_units_each_epoch(caplog):
     left_out = []
     for epoch in range(4):
         ranks = schedule(range(1, 24), epoch, batch_size=2, num_replicas=2, drop_last=True)
@@ -203,6 +203,7 @@ def test_drop_last_leaves_out_other_units_each_epoch():
         left_out.append(tuple(sorted(set(range(23)) - set(flat(ranks)))))
         assert len(left_out[-1]) == 3
     assert len(set(left_out)) > 1
+    assert "drop_last leaves out 3 of 23" in caplog.text
 
 
 def test_no_units():

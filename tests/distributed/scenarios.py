@@ -206,6 +206,8 @@ def train(
     **settings: Any,
 ) -> dict[str, Any]:
     """Train; everything that must agree between ranks, or with one process."""
+    # A stream's buffer would swallow these few rows at once; so it fills and empties again and again, as in real life.
+    PackedStream.__init__.__kwdefaults__["buffer_size"] = 6
     record = Record(kill_after, stop_after, kill_at_save)
     extra: dict[str, Any] = {}
     if trainer_class == "plain":

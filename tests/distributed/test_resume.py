@@ -25,7 +25,11 @@ RUNS = {
     "stream, uneven shards": {"kind": "stream", "shards": [30, 60], "max_steps": 15},
     "stream, one shard, shuffle buffer": {"kind": "shuffled", "shards": [90], "max_steps": 15},
     "stream of rows without anything else": {"kind": "iterable", "max_steps": 15},
-}
+    "TRL's trainer, padded rows of a shuffled stream": {
+        "trainer_class": "sft", "packing": False, "eval_packing": False, "kind": "shuffled", "shards": [30, 60],
+        "max_steps": 26, "per_device_train_batch_size": 2,
+    },
+}  # fmt: skip
 ALL = {
     "count": COUNT, "num_train_epochs": EPOCHS, "gradient_accumulation_steps": 2,
     "save_strategy": "steps", "save_steps": 1, "save_total_limit": 2, "logging_steps": 3,

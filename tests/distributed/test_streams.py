@@ -23,6 +23,11 @@ RUNS = {
     },
     "every sequence alike": {"loss_normalization": "sequence", "shards": [7, 23], "gradient_accumulation_steps": 2},
     "TRL's trainer": {"trainer_class": "sft", "shards": [7, 23], "gradient_accumulation_steps": 2},
+    "TRL's trainer, padded rows": {
+        "trainer_class": "sft", "packing": False, "eval_packing": False, "shards": [7, 23],
+        "per_device_train_batch_size": 2,
+    },
+    "padded rows": {"packing": False, "eval_packing": False, "shards": [7, 23], "per_device_train_batch_size": 2},
     "evaluated on a stream": {"shards": [15, 15], "evaluate_kind": "stream"},
 }  # fmt: skip
 
