@@ -55,7 +55,7 @@ class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
         if flattens or self.packing.eval_packing:
             hidden["max_length"] = None
         with _hidden(args, hidden):
-            super().__init__(
+            super(PackingTrainerMixin, self).__init__(  # the set-up below has to wait for what TRL prepares
                 model=model,
                 args=args,
                 data_collator=data_collator,

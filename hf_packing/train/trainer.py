@@ -37,8 +37,30 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
 
     Put it before the trainer class: `class MyTrainer(PackingTrainerMixin, Trainer)`. Overrides of `compute_loss` work:
     a returned loss is taken for the mean over the micro-batch's targets (unless `loss_is_scaled_for_ga` is True, or it
-    came from `super().compute_loss`) and weighted by them.
+    came from `super().compute_loss`) and weighted by them. A `compute_loss_func` is given the targets of its own
+    micro-batch as `num_items_in_batch` and weighted likewise, so it may divide by them or return a mean.
     """
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: Any = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        args = PackingTrainingArguments("tmp_trainer") if args is None else args
+        self.packing = PackingSettings.from_args(args)
+        super().__init__(  # type: ignore[call-arg]  # of the trainer this one is mixed into
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            **kwargs,
+        )
+        self._set_up_packing(data_collator)
 
     # --- setting up --------------------------------------------------------------------------------------------
 
@@ -301,24 +323,3 @@ class PackingTrainer(PackingTrainerMixin, Trainer):
         >>> len(trainer.train_dataset), steps
         (2, 1)
     """
-
-    def __init__(
-        self,
-        model: Any = None,
-        args: Any = None,
-        data_collator: Any = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        args = PackingTrainingArguments("tmp_trainer") if args is None else args
-        self.packing = PackingSettings.from_args(args)
-        super().__init__(
-            model=model,
-            args=args,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            **kwargs,
-        )
-        self._set_up_packing(data_collator)

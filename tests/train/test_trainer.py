@@ -6,9 +6,9 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
-from transformers import MambaConfig, MambaForCausalLM, TrainingArguments
+from transformers import MambaConfig, MambaForCausalLM, Trainer, TrainingArguments
 
-from hf_packing import PackedDataset, PackingTrainer, pack_dataset
+from hf_packing import PackedDataset, PackingTrainer, PackingTrainerMixin, pack_dataset
 from hf_packing.errors import ContaminationError, PackingError
 from tests.equivalence import trajectory
 from tests.train import tiny
@@ -133,6 +133,22 @@ def test_a_list_and_a_torch_dataset(tmp_path):
         made = PackingTrainer(trajectory.build(), tiny.PackingTrainingArguments(**settings), train_dataset=rows)
         made.train()
         assert tiny.logs(made, "num_tokens")[-1] == TOKENS
+
+
+def test_the_mixin_over_a_trainer_of_the_users_own(tmp_path):
+    class Own(Trainer):
+        def training_step(self, *args, **kwargs):
+            self.seen = True
+            return super().training_step(*args, **kwargs)
+
+    class Packed(PackingTrainerMixin, Own):
+        pass
+
+    made = tiny.make("plain", tmp_path, cls=Packed, gradient_accumulation_steps=50)
+    made.train()
+    expected = trajectory.reference(trajectory.build(), trajectory.sequences(), 1)
+    assert made.seen
+    assert tiny.logs(made, "loss")[0] == pytest.approx(expected.losses[0], rel=1e-6)
 
 
 def test_another_dataset_put_in_later(tmp_path):
