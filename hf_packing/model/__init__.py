@@ -2,7 +2,18 @@
 
 from .attention import packed_varlen_attention
 from .isolation import IsolationReport, check_isolation
+from .state import StateRestart, restart_state
 from .support import ModelSupport, inspect_model
+from .unwrap import is_sharded
 
 
-__all__ = ["IsolationReport", "ModelSupport", "check_isolation", "inspect_model", "packed_varlen_attention"]
+__all__ = [
+    "IsolationReport",
+    "ModelSupport",
+    "StateRestart",
+    "check_isolation",
+    "inspect_model",
+    "is_sharded",
+    "packed_varlen_attention",
+    "restart_state",
+]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ContaminationError, PackingError
-from ..model import ModelSupport, check_isolation, inspect_model
+from ..model import ModelSupport, check_isolation, inspect_model, is_sharded, restart_state
 from .config import PackingSettings
 from .window import sum_over_ranks
 
@@ -54,13 +54,17 @@ def choose_batch_form(model: Any, settings: PackingSettings) -> BatchForm:
         model.set_attn_implementation("packed_varlen")
         support = inspect_model(model)
         why = f"attention {before!r} builds dense masks over a pack; replaced by {support.kernel!r}"
+    if settings.attention == "auto" and _needs_restart(model, support):
+        layers = restart_state(model).layers
+        support = inspect_model(model)
+        restarted = f"no kernel here resets the state of {layers} recurrent layers; they run sequence by sequence"
+        why = f"{why}; {restarted}" if why else restarted
     if (limit := _crossed(support, settings)) is not None:
         message = (
             f"max_length={settings.max_length} lets packs grow beyond {limit} tokens, where {type(model).__name__} "
             f"changes with the length of the whole row ({'; '.join(support.reasons)}), so a long neighbour "
             f"would change a short sequence. Set max_length to at most {limit}, or isolation_check='group' to train "
-            "one "
-            "sequence a row."
+            "one sequence a row."
         )
         if settings.isolation_check == "error":
             raise ContaminationError(message)
@@ -74,6 +78,13 @@ def choose_batch_form(model: Any, settings: PackingSettings) -> BatchForm:
         kernel=support.kernel,
         why=why,
     )
+
+
+def _needs_restart(model: Any, support: ModelSupport) -> bool:
+    """Whether a state runs across the boundaries of a pack: asked of the model, since a fused kernel may reset it."""
+    if not support.carries_state or support.restarts_state or is_sharded(model):
+        return False
+    return not check_isolation(model, boundaries=support.boundaries, layout=support.layout).isolated
 
 
 def _crossed(support: ModelSupport, settings: PackingSettings) -> int | None:

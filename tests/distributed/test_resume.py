@@ -21,7 +21,7 @@ RUNS = {
     "packs": {"max_length": 48},
     "packs, workers, two a batch": {"dataloader_num_workers": 1, "per_device_train_batch_size": 2, "max_length": 32},
     "token budget": {"packing": False, "padding_free": True, "max_tokens_per_batch": 60},
-    "fallback to one sequence a row": {"family": "mamba", "isolation_check": "group"},
+    "fallback to one sequence a row": {"family": "mamba", "isolation_check": "group", "attention": "keep"},
     "stream, uneven shards": {"kind": "stream", "shards": [30, 60], "max_steps": 15},
     "stream, one shard, shuffle buffer": {"kind": "shuffled", "shards": [90], "max_steps": 15},
     "stream of rows without anything else": {"kind": "iterable", "max_steps": 15},

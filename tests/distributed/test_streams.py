@@ -19,7 +19,8 @@ RUNS = {
     "rows without anything else": {"kind": "iterable", "gradient_accumulation_steps": 2},
     "packed already": {"kind": "packed stream", "shards": [11, 19]},
     "fallback to one sequence a row": {
-        "family": "mamba", "isolation_check": "group", "shards": [13, 17], "per_device_train_batch_size": 3,
+        "family": "mamba", "isolation_check": "group", "attention": "keep",
+        "shards": [13, 17], "per_device_train_batch_size": 3,
     },
     "every sequence alike": {"loss_normalization": "sequence", "shards": [7, 23], "gradient_accumulation_steps": 2},
     "TRL's trainer": {"trainer_class": "sft", "shards": [7, 23], "gradient_accumulation_steps": 2},

@@ -50,9 +50,26 @@ def test_a_model_that_leaks_is_refused_or_trained_row_by_row(tmp_path):
         return MambaForCausalLM(MambaConfig(vocab_size=61, hidden_size=16, state_size=4, num_hidden_layers=1))
 
     with pytest.raises(ContaminationError, match="isolation_check='group'"):
-        tiny.make("plain", tmp_path, model=mamba()).train()
-    made = tiny.make("plain", tmp_path, model=mamba(), isolation_check="group", gradient_accumulation_steps=50)
+        tiny.make("plain", tmp_path, model=mamba(), attention="keep").train()
+    grouped = {"attention": "keep", "isolation_check": "group", "gradient_accumulation_steps": 50}
+    made = tiny.make("plain", tmp_path, model=mamba(), **grouped)
     made.train()
+    total, targets = tiny.nll(mamba(), trajectory.sequences())
+    assert tiny.logs(made, "loss")[0] == pytest.approx(total / targets, rel=1e-5)
+
+
+def test_a_state_restarts_at_every_boundary(tmp_path, capsys):
+    """A state-space model without fused kernels trains packed, with the loss of each sequence run alone."""
+
+    def mamba():
+        torch.manual_seed(1)
+        return MambaForCausalLM(MambaConfig(vocab_size=61, hidden_size=16, state_size=4, num_hidden_layers=1))
+
+    made = tiny.make("plain", tmp_path, model=mamba(), gradient_accumulation_steps=50)
+    made.train()
+    said = capsys.readouterr().out
+    assert "run sequence by sequence" in said and "isolation proven" in said
+    assert made.batch_form.is_packed
     total, targets = tiny.nll(mamba(), trajectory.sequences())
     assert tiny.logs(made, "loss")[0] == pytest.approx(total / targets, rel=1e-5)
 
