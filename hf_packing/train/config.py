@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +14,7 @@ from ..errors import PackingError
 from ..plan import Overflow, Strategy
 
 
-__all__ = ["PackingFields", "PackingSFTConfig", "PackingSettings", "PackingTrainingArguments"]
+__all__ = ["PackingFields", "PackingSFTConfig", "PackingSettings", "PackingTrainingArguments", "hidden"]
 
 _STRATEGIES = [*Strategy, "bfd_split"]
 _CHOICES: dict[str, list[str]] = {
@@ -267,3 +269,16 @@ def refuse_dataloader_requests(request: dict[str, Any]) -> None:
                 f"accelerator_config {name}=True {why}; leave it unset: the packed loaders give every rank the same "
                 "number of batches without repeating any."
             )
+
+
+@contextlib.contextmanager
+def hidden(args: Any, values: dict[str, Any]) -> Iterator[None]:
+    """Show other values of some settings for a while, to a library that would act on them before it is time."""
+    kept = {name: getattr(args, name) for name in values if hasattr(args, name)}
+    for name in kept:
+        setattr(args, name, values[name])
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(args, name, value)

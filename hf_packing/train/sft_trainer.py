@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from datasets import Dataset
@@ -11,8 +9,9 @@ from datasets import IterableDataset as HFIterableDataset
 from trl import SFTTrainer
 
 from ..errors import PackingError
-from .config import PackingSettings, PackingSFTConfig
+from .config import PackingSettings, PackingSFTConfig, hidden
 from .losses import TokenLosses, fused_losses, logit_losses
+from .stream_epochs import counted_later
 from .trainer import PackingTrainerMixin
 from .upstream import tokenize_with_trl
 
@@ -51,10 +50,11 @@ class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
         self.packing = PackingSettings.from_args(args)
         flattens = self.packing.packing or self.packing.padding_free
         ready = {"train": train_dataset} if not isinstance(train_dataset, (Dataset, HFIterableDataset)) else {}
-        hidden = {"packing": False, "eval_packing": None, "padding_free": False}
+        shown: dict[str, Any] = {"packing": False, "eval_packing": None, "padding_free": False}
         if flattens or self.packing.eval_packing:
-            hidden["max_length"] = None
-        with _hidden(args, hidden):
+            shown["max_length"] = None
+        shown |= counted_later(train_dataset, args)
+        with hidden(args, shown):
             super(PackingTrainerMixin, self).__init__(  # the set-up below has to wait for what TRL prepares
                 model=model,
                 args=args,
@@ -92,7 +92,7 @@ class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
             if self.packing.completion_only_loss is False and "completion_mask" in columns:
                 dataset = dataset.remove_columns("completion_mask")
             return dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset
-        with _hidden(args, {"max_length": None}):
+        with hidden(args, {"max_length": None}):
             dataset = tokenize_with_trl(self, dataset, processing_class, args, formatting_func, dataset_name)
         # The masks that TRL keeps are those it was told not to use.
         return dataset.select_columns(["input_ids", "labels"])
@@ -113,19 +113,6 @@ class PackingSFTTrainer(PackingTrainerMixin, SFTTrainer):
 
     def _aux_coefficient(self) -> float:
         return float(self.router_aux_loss_coef)
-
-
-@contextlib.contextmanager
-def _hidden(args: Any, values: dict[str, Any]) -> Iterator[None]:
-    """Show other values of some settings for a while: TRL would pack, or cut, before lengths are known here."""
-    kept = {name: getattr(args, name) for name in values if hasattr(args, name)}
-    for name in kept:
-        setattr(args, name, values[name])
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(args, name, value)
 
 
 def _placeholder() -> Dataset:

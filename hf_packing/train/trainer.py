@@ -16,7 +16,7 @@ from ..errors import PackingError
 from .arrange import Arranged, arrange
 from .batches import TrainerCollator
 from .callback import PackingCallback
-from .config import PackingSettings, PackingTrainingArguments
+from .config import PackingSettings, PackingTrainingArguments, hidden
 from .evaluating import EvaluatingMixin
 from .loaders import StreamBatches, eval_loader, stream_loader, train_loader
 from .metrics import TrainMeter
@@ -24,6 +24,7 @@ from .proof import BatchForm, choose_batch_form, prove_isolation
 from .ranks import Ranks
 from .state import last_checkpoint, load_run_state, save_run_state
 from .stepping import SteppingMixin
+from .stream_epochs import counted_later, steps_of_stream
 from .telling import TellingMixin
 from .upstream import attention_name, bare_model, forward_names, loss_shifts_labels
 from .window import BatchCounts
@@ -52,14 +53,15 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
     ) -> None:
         args = PackingTrainingArguments("tmp_trainer") if args is None else args
         self.packing = PackingSettings.from_args(args)
-        super().__init__(  # type: ignore[call-arg]  # of the trainer this one is mixed into
-            model=model,
-            args=args,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            **kwargs,
-        )
+        with hidden(args, counted_later(train_dataset, args)):
+            super().__init__(  # type: ignore[call-arg]  # of the trainer this one is mixed into
+                model=model,
+                args=args,
+                data_collator=data_collator,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                **kwargs,
+            )
         self._set_up_packing(data_collator)
 
     # --- setting up --------------------------------------------------------------------------------------------
@@ -96,7 +98,18 @@ class PackingTrainerMixin(SteppingMixin, EvaluatingMixin, TellingMixin):
             self._alarm(arranged.plan.fill, "of the planned slots hold real tokens")
         elif self.packing.match_sequences_per_step:
             self._say("match_sequences_per_step has no effect: it needs a plan of packs, which this dataset has not")
+        if arranged is not None and arranged.is_stream and self.args.max_steps <= 0:
+            self._count_passes(arranged)
         self.add_callback(PackingCallback(self))
+
+    def _count_passes(self, arranged: Arranged) -> None:
+        """A stream by epochs: Trainer and its schedule need the number of steps, so each pass is read once to know."""
+        epochs, each = self.args.num_train_epochs, self.args.gradient_accumulation_steps
+        self.args.max_steps = steps_of_stream(arranged.dataset, self._train_batch_size, each, epochs, self.accelerator)
+        self._say(
+            f"{epochs:g} passes over the stream are {self.args.max_steps:,} optimizer steps (read once to count them; "
+            "max_steps spares that)"
+        )
 
     def _refuse_what_cannot_hold(self, given_collator: Any) -> None:
         if self.args.n_gpu > 1:

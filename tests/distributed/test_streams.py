@@ -61,3 +61,12 @@ def test_streams_train_what_the_definition_says(results, name):
         evaluate_after=(STEPS,),
     )
     replay.check_against(ranks, expected)
+
+
+def test_passes_in_place_of_steps(tmp_path):
+    """Without max_steps, the ranks agree on how many steps two passes over uneven shards are, and make just those."""
+    run = {"kind": "stream", "shards": [7, 23], "max_steps": -1, "num_train_epochs": 2}
+    (ranks,) = run_ranks(call(scenarios.train, out=str(tmp_path), count=COUNT, gradient_accumulation_steps=2, **run))
+    replay.check_ranks_agree(ranks)
+    assert replay.check_passes(replay.steps_of(ranks), COUNT) == 2
+    assert ranks[0]["steps"] == ranks[0]["scheduler"] == ranks[0]["max_steps"] > 2
